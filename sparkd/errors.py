@@ -1,0 +1,123 @@
+"""Every error that sparkd raises on purpose, as one tree with stable codes.
+
+    SparkdError                     code              HTTP  CLI exit
+    ├── UsageError                  usage             400   2
+    │   ├── ProfileError            profile-invalid   422   2
+    │   └── EngineUnknown           engine-unknown    422   2
+    ├── NotFound                    not-found         404   1
+    ├── Conflict                    conflict          409   1
+    │   └── IntentDiffers           intent-differs    409   1
+    ├── Refused                     refused           409   1     an agent or a coordinator will not do it
+    │   ├── Fenced                  fenced            409   1     a lower (term, revision) or generation
+    │   └── NeedsHello              needs-hello       409   1     this run has not said hello to this instance
+    ├── Unauthorized                unauthorized      401   3
+    ├── Unavailable                 unavailable       503   3
+    │   ├── CoordinatorUnreachable  unreachable       -     3
+    │   └── CoordinatorStarting     starting          503   3
+    ├── DeploymentFailed            failed            -     1
+    ├── TimedOut                    timed-out         -     4
+    └── StateCorrupt                state-corrupt     500   1     a database or ledger that cannot be trusted
+        └── StateTooNew             state-too-new     500   1     written by a later sparkd
+
+`code` is a contract (REST `type`, `-o json`); the text is for people and says what to do.
+"""
+
+from typing import ClassVar
+
+
+class SparkdError(Exception):
+    code: ClassVar[str] = "error"
+    http_status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(SparkdError):
+    code = "usage"
+    http_status = 400
+    exit_code = 2
+
+
+class ProfileError(UsageError):
+    """A profile is invalid; `problems` holds every finding, each as `file:line: key: text`."""
+
+    code = "profile-invalid"
+    http_status = 422
+
+    def __init__(self, problems: "list[str] | tuple[str, ...]") -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+class EngineUnknown(UsageError):
+    code = "engine-unknown"
+    http_status = 422
+
+
+class NotFound(SparkdError):
+    code = "not-found"
+    http_status = 404
+
+
+class Conflict(SparkdError):
+    code = "conflict"
+    http_status = 409
+
+
+class IntentDiffers(Conflict):
+    """`up` of something that runs with another intent; `differences` are lines `key: old -> new`."""
+
+    code = "intent-differs"
+
+    def __init__(self, message: str, differences: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.differences = differences
+
+
+class Refused(SparkdError):
+    code = "refused"
+    http_status = 409
+
+
+class Fenced(Refused):
+    code = "fenced"
+
+
+class NeedsHello(Refused):
+    code = "needs-hello"
+
+
+class Unauthorized(SparkdError):
+    code = "unauthorized"
+    http_status = 401
+    exit_code = 3
+
+
+class Unavailable(SparkdError):
+    code = "unavailable"
+    http_status = 503
+    exit_code = 3
+
+
+class CoordinatorUnreachable(Unavailable):
+    code = "unreachable"
+
+
+class CoordinatorStarting(Unavailable):
+    code = "starting"
+
+
+class DeploymentFailed(SparkdError):
+    code = "failed"
+
+
+class TimedOut(SparkdError):
+    code = "timed-out"
+    exit_code = 4
+
+
+class StateCorrupt(SparkdError):
+    code = "state-corrupt"
+
+
+class StateTooNew(StateCorrupt):
+    code = "state-too-new"

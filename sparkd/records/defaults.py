@@ -1,0 +1,83 @@
+"""The one table of limits and time-outs. Seconds unless the name says otherwise.
+
+Source: design §11 "Defaults" where a comment says nothing else.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+PROTOCOL: Final = 1
+"""Version of the agent protocol; a coordinator serves this one and the one before."""
+
+GIB: Final = 1 << 30
+MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    # Contact between coordinator and agents.
+    beat_s: float = 1.0
+    lease_s: float = 6.0
+    node_suspect_s: float = 2.0
+    node_silent_s: float = 4.0
+    hello_retry_s: float = 3.0
+    document_poll_s: float = 25.0
+    startup_hold_s: float = 10.0
+    agent_connect_timeout_s: float = 3.0
+    agent_request_timeout_s: float = 6.0
+
+    # Boot.
+    boot_max_s: float = 7200.0
+    preflight_s: float = 30.0
+    launching_s: float = 180.0
+    """Without any progress. vLLM's imports alone take 20 s here and more on a busy Spark."""
+    loading_s: float = 900.0
+    """Without any progress on *any* rank; case 41: a healthy load was silent for nine minutes."""
+    warming_s: float = 900.0
+    port_retry_s: float = 15.0
+    api_port_first: int = 8100
+    api_port_last: int = 8199
+    rendezvous_port_first: int = 29600
+    rendezvous_port_last: int = 29999
+    rendezvous_ports_remembered: int = 20
+
+    # Life and death.
+    pulse_silence_s: float = 15.0
+    pulse_timeout_s: float = 20.0
+    stopped_state_s: float = 10.0
+    """A process in state T for so long after loading is a verdict of its own."""
+    compile_excuse_s: float = 600.0
+    last_words_s: float = 0.5
+    """Between a fall and the kill of the fallen rank's own remains, so that its last lines get written:
+    killed in the same instant, the launcher's exit code line was lost 1 time in 5."""
+    down_grace_s: float = 10.0
+    kill_proof_s: float = 15.0
+    rank_scan_s: float = 1.0
+    orphaned_follower_s: float = 60.0
+    """Without a coordinator: how long neither rank 0's API nor its rendezvous port may answer."""
+
+    # Restart policy.
+    restart_budget: int = 3
+    restart_backoff_s: float = 5.0
+    restart_backoff_max_s: float = 300.0
+    restart_jitter: float = 0.25
+    restart_refill_s: float = 600.0
+    """`ready` for max(this, 2 x the boot's time) fills the budget again."""
+    restart_day_limit: int = 10
+    memory_margin_bytes: int = 3 * GIB
+    memory_hold_s: float = 10.0
+    memory_timeout_s: float = 180.0
+
+    # Bounds.
+    log_segment_bytes: int = 16 * MIB
+    log_segments: int = 8
+    log_line_bytes: int = 64 * 1024
+    report_log_bytes: int = 256 * 1024
+    """Log text in one report; a rank that writes more is sampled, and the skipped bytes are counted."""
+    body_bytes: int = 8 * MIB
+    """The largest request body either server reads."""
+    events_kept: int = 10_000
+    outbox_rows: int = 10_000
+
+
+DEFAULTS: Final = Defaults()
