@@ -4,9 +4,7 @@ import re
 from typing import Final, NamedTuple
 
 DEPLOYMENT_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
-_RANK_NAME: Final = re.compile(
-    r"sparkd-(?P<deployment>[a-z0-9][a-z0-9-]*)-g(?P<generation>\d+)-r(?P<rank>\d+)"
-)
+_RANK_NAME: Final = re.compile(r"sparkd-(?P<deployment>[a-z0-9-]+)-g(?P<generation>\d+)-r(?P<rank>\d+)")
 
 
 class RankName(NamedTuple):

@@ -13,7 +13,7 @@ ExitSource = Literal["shim", "pidfd", "log", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How one process of a rank ended. `code` and `signal` are both None when nobody knows (`how` unknown)."""
+    """How one process of a rank ended. `code` and `signal` are None when nobody knows (`how` unknown)."""
 
     rank: str
     process: str
