@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sparkd.records.document import DeploymentSerial, Revision
+from sparkd.records.memory import Memory, Pressure
 from sparkd.records.rank import RankSpec
 
 RankState = Literal["starting", "running", "fallen", "stopping", "gone", "unkillable"]
@@ -90,19 +91,6 @@ class LogChunk:
     offset: int
     text: str
     skipped_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    total: int
-    available: int
-    free: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pressure:
-    some10: float | None = None
-    full10: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

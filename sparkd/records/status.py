@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sparkd.records.report import Memory, Pressure
+from sparkd.records.memory import Memory, Pressure
 from sparkd.records.verdict import Verdict
 
 Phase = Literal[
