@@ -15,6 +15,7 @@
     │   ├── CoordinatorUnreachable  unreachable       -     3
     │   └── CoordinatorStarting     starting          503   3
     ├── DeploymentFailed            failed            -     1
+    ├── LocalSetFailed              local-set         -     1     a local daemon did not start or end
     ├── TimedOut                    timed-out         -     4
     └── StateCorrupt                state-corrupt     500   1     a database or ledger that cannot be trusted
         └── StateTooNew             state-too-new     500   1     written by a later sparkd
@@ -108,6 +109,10 @@ class CoordinatorStarting(Unavailable):
 
 class DeploymentFailed(SparkdError):
     code = "failed"
+
+
+class LocalSetFailed(SparkdError):
+    code = "local-set"
 
 
 class TimedOut(SparkdError):

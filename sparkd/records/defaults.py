@@ -79,5 +79,20 @@ class Defaults:
     events_kept: int = 10_000
     outbox_rows: int = 10_000
 
+    # Command line.
+    client_connect_s: float = 5.0
+    client_answer_s: float = 30.0
+    """`up` and `down` are answered only when recorded; a plan may ask nodes for facts."""
+    client_outage_s: float = 30.0
+    """How long a coordinator that went away is waited for while following a deployment."""
+    client_poll_s: float = 0.25
+    plain_step_percent: float = 10.0
+    plain_step_s: float = 10.0
+    """Without a terminal: a rank's progress is told at each such step, or after so long."""
+    local_start_s: float = 60.0
+    """Until a local set answers. Far more than it takes: a machine that is loading models is slow."""
+    local_stop_s: float = 15.0
+    """Between SIGTERM and SIGKILL of a local daemon."""
+
 
 DEFAULTS: Final = Defaults()

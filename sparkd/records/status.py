@@ -69,6 +69,23 @@ class RankStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class FallStatus:
+    """The last fall as it is told to people: the first failing rank, and what it said."""
+
+    generation: int
+    rank: int
+    node: str
+    reason: str
+    at: str
+    exit: ExitStatus | None = None
+    lines: tuple[str, ...] = ()
+    """The most telling ones of its log, oldest first."""
+    cause: str | None = None
+    """A verdict's id."""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentStatus:
     name: str
     profile: str
@@ -89,6 +106,7 @@ class DeploymentStatus:
     ranks: tuple[RankStatus, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     left_on: tuple[str, ...] = ()
+    last_fall: FallStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)

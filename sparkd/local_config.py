@@ -1,0 +1,166 @@
+"""What a local set is made of on disk: engine, model roots, tokens and the agents' configuration."""
+
+import hashlib
+import json
+import os
+import secrets
+import stat
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkd.errors import LocalSetFailed, UsageError
+from sparkd.paths import Paths
+
+SOCKET_PATH_BYTES = 107
+"""unix(7): `sun_path` has 108 with its final zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machinery:
+    """What the agents of a local set may use. Absolute paths."""
+
+    python: str
+    model_roots: tuple[str, ...]
+
+
+def find_machinery(env: Mapping[str, str], cwd: Path) -> Machinery:
+    """The engine from `SPARKD_ENGINE` (a python or a venv folder) or `./.venv-vllm`, models from
+    `SPARKD_MODELS` or `./.models`. Raises UsageError when there is no such interpreter.
+    """
+    given = env.get("SPARKD_ENGINE")
+    place = cwd / given if given else cwd / ".venv-vllm"
+    # Not resolved: the python of a venv is a link, and its own path is what makes it one.
+    python = Path(_absolute(place / "bin" / "python" if place.is_dir() else place))
+    if not (python.is_file() and os.access(python, os.X_OK)):
+        named = f"SPARKD_ENGINE={given}" if given else f"SPARKD_ENGINE is not set, and {place}"
+        raise UsageError(
+            f"no engine for local mode: {named} is no python and no venv folder; "
+            "run `make vllm` here, or set SPARKD_ENGINE to a venv with vLLM"
+        )
+    roots = [root for root in env.get("SPARKD_MODELS", "").split(os.pathsep) if root] or [".models"]
+    return Machinery(str(python), tuple(_absolute(cwd / root) for root in roots))
+
+
+def _absolute(path: Path) -> str:
+    return os.path.abspath(path)  # noqa: PTH100  Path.resolve would follow links
+
+
+def agent_name(i: int) -> str:
+    return f"local-{i}"
+
+
+def agent_folder(paths: Paths, i: int) -> Path:
+    return paths.local / "agents" / str(i)
+
+
+def written_machinery(paths: Paths) -> Machinery | None:
+    """What the first agent was last told to use."""
+    config = _read_toml(agent_folder(paths, 1) / "agent.toml")
+    try:
+        return Machinery(config["engine"]["default"]["python"], tuple(config["models"]["roots"]))
+    except (KeyError, TypeError):
+        return None
+
+
+def write_token(paths: Paths) -> Path:
+    """The set's shared token, minted once; readable by its user alone."""
+    file = paths.local / "token"
+    if not file.exists():
+        write_private(file, secrets.token_urlsafe(32) + "\n")
+    return file
+
+
+def write_holder(paths: Paths, n: int) -> str:
+    """Holder and enrolled nodes beside the coordinator's database, the holder minted once; returns it."""
+    file = paths.local / "coordinator" / "holder.json"
+    try:
+        holder = str(json.loads(file.read_text())["holder"])
+    except (FileNotFoundError, ValueError, KeyError):
+        holder = secrets.token_hex(8)
+    nodes = [{"id": _node_id(paths, i), "name": agent_name(i)} for i in range(1, n + 1)]
+    write_private(file, json.dumps({"holder": holder, "nodes": nodes}, indent=2) + "\n")
+    return holder
+
+
+def write_agent_config(paths: Paths, i: int, agents_url: str, holder: str, machinery: Machinery) -> Path:
+    """`agent.toml` of the i-th agent, from 1; its node id is kept over all later writes."""
+    folder = agent_folder(paths, i)
+    sections: dict[str, dict[str, object]] = {
+        "node": {
+            "id": _node_id(paths, i),
+            "name": agent_name(i),
+            "address": "127.0.0.1",
+            "fabric_address": f"127.0.0.{i}",
+            "fabric_interface": "lo",
+            "local": True,
+        },
+        "coordinator": {
+            "urls": [agents_url],
+            "token_file": str(paths.local / "token"),
+            "holder": holder,
+        },
+        "engine.default": {"python": machinery.python},
+        "models": {"roots": list(machinery.model_roots)},
+        "state": {"dir": str(folder / "state"), "socket": str(_socket(paths, i))},
+    }
+    text = "".join(
+        f"[{name}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in section.items()) + "\n"
+        for name, section in sections.items()
+    )
+    file = folder / "agent.toml"
+    write_private(file, text)
+    return file
+
+
+def write_private(file: Path, text: str) -> None:
+    """Whole or not at all, mode 0600."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = file.with_name(f".{file.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    fresh.replace(file)
+
+
+def _node_id(paths: Paths, i: int) -> str:
+    """Minted once; the holder's list and the agent's own configuration both hold it."""
+    file = agent_folder(paths, i) / "id"
+    if not file.exists():
+        write_private(file, secrets.token_hex(8) + "\n")
+    return file.read_text().strip()
+
+
+def _socket(paths: Paths, i: int) -> Path:
+    """Named after the set, because sets with different state folders share the runtime folder."""
+    name = f"{hashlib.sha256(os.fsencode(paths.local)).hexdigest()[:8]}-{i}.sock"
+    for folder in paths.runtime:
+        if len(os.fsencode(folder / name)) <= SOCKET_PATH_BYTES and _is_ours(folder):
+            return folder / name
+    raise LocalSetFailed(
+        f"no folder for the agents' sockets: {' and '.join(map(str, paths.runtime))} must belong to you "
+        "alone (mode 0700) and be short; set XDG_RUNTIME_DIR to such a folder"
+    )
+
+
+def _is_ours(folder: Path) -> bool:
+    """Made if absent. In a shared /tmp somebody else may have made it first."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def _read_toml(file: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, tomllib.TOMLDecodeError):
+        return {}
+
+
+def _toml(value: object) -> str:
+    """Booleans, texts and lists of texts. A JSON string is a TOML string once DEL is escaped too."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
