@@ -9,6 +9,7 @@ from sparkd.records.rank import RankSpec
 
 RankState = Literal["starting", "running", "fallen", "stopping", "gone", "unkillable"]
 RankPhase = Literal["launching", "rendezvous", "loading", "warming", "serving"]
+RefusalCode = Literal["fenced", "spent", "engine", "ledger"]
 ExitSource = Literal["shim", "pidfd", "log", "unknown"]
 
 
@@ -71,7 +72,7 @@ class RankReport:
 @dataclass(frozen=True, slots=True)
 class Refusal:
     rank: str
-    code: Literal["fenced", "spent", "busy", "engine", "ledger"]
+    code: RefusalCode
     reason: str
 
 
@@ -180,6 +181,8 @@ class Hello:
     """What exists now."""
     wall: float = 0.0
     mono: float = 0.0
+    lease_live: bool = False
+    """The lease of the highest (term, instance) has not run out."""
 
 
 @dataclass(frozen=True, slots=True)

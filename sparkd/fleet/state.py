@@ -1,0 +1,66 @@
+"""What the fleet machine computes with: the coordinator's own place in history, nodes, gangs, documents."""
+
+from dataclasses import dataclass, field
+
+from sparkd.fleet.nodes import Node
+from sparkd.gang.state import Gang, GangCommand, PendingTask, Planner
+from sparkd.records.document import Document, Follow
+from sparkd.records.report import TaskResult
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Everything the coordinator knows. `term` is durable before anything carries it."""
+
+    holder: str
+    term: int
+    instance: str
+    started: float
+    enrolled: frozenset[str] = frozenset()
+    """Node ids; empty when the list is lost, then every node that presents itself is heard."""
+    nodes: dict[str, Node] = field(default_factory=dict)
+    gangs: dict[str, Gang] = field(default_factory=dict)
+    documents: dict[str, Document] = field(default_factory=dict)
+    follows: dict[str, tuple[Follow, ...]] = field(default_factory=dict)
+    errands: tuple[PendingTask, ...] = ()
+    """Questions to nodes that no gang asked: logs, facts."""
+    holding: bool = True
+    hold_ended: float = 0.0
+    planner: Planner | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A gang's command, with whose it is."""
+
+    deployment: str
+    generation: int
+    command: GangCommand
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSaid:
+    """A change of a node, worth an event."""
+
+    node: str
+    reason: str
+    from_: str | None = None
+    to: str | None = None
+    kind: str = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrandDone:
+    node: str
+    result: TaskResult
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """The process must end: another coordinator is, or shall be, obeyed."""
+
+    reason: str
+
+
+FleetCommand = Told | NodeSaid | ErrandDone | Superseded
+Commands = tuple[FleetCommand, ...]

@@ -1,0 +1,75 @@
+"""Which falls a retry cannot cure, and which are for lack of memory.
+
+The table stands here until the diagnosis catalogue exists; then its rows move there.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from sparkd.gang.budget import RetryClass
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    id: str
+    retry: RetryClass
+    title: str
+    remedy: str
+    pattern: re.Pattern[str]
+
+
+def _cause(id_: str, retry: RetryClass, title: str, remedy: str, pattern: str) -> Cause:
+    return Cause(id_, retry, title, remedy, re.compile(pattern))
+
+
+CAUSES: Final = (
+    _cause(
+        "ARGUMENT_INVALID",
+        "never",
+        "vLLM refused an argument",
+        "correct the argument named in the line above; `sparkd plan` shows where it came from",
+        r"error: (unrecognized arguments|argument [^ ]+:|ambiguous option)|"
+        r"(?:pydantic_core\._pydantic_core\.)?ValidationError: \d+ validation error",
+    ),
+    _cause(
+        "ENGINE_MISSING",
+        "never",
+        "the engine's program could not be started",
+        "correct [engine.default] in the agent's configuration on that node",
+        r"cannot execute |No module named '?vllm",
+    ),
+    _cause(
+        "MODEL_MISSING",
+        "never",
+        "a file of the model is missing",
+        "put the whole checkpoint into a model root of every node",
+        r"FileNotFoundError|No such file or directory: '.*(config\.json|\.safetensors)|"
+        r"Repo id must be in the form|Can't load the configuration of|does not appear to have a file named",
+    ),
+    _cause(
+        "MODEL_UNSUPPORTED",
+        "never",
+        "this vLLM does not know the model",
+        "use the vLLM version that the profile states",
+        r"Model architectures \[.*\] are not supported|does not recognize this architecture",
+    ),
+    _cause(
+        "MEM_FREE_GATE",
+        "memory",
+        "not enough free memory for the engine",
+        "free memory on that node, or lower `gpu-memory-utilization` with --set",
+        r"Free memory on device|No available memory for the cache blocks|CUDA out of memory|"
+        r"torch\.OutOfMemoryError|NV_ERR_NO_MEMORY",
+    ),
+)
+
+
+def classify(lines: Iterable[str]) -> Cause | None:
+    """The first row of the table that any of a fallen rank's telling lines matches."""
+    text = tuple(lines)
+    for cause in CAUSES:
+        if any(cause.pattern.search(line) for line in text):
+            return cause
+    return None

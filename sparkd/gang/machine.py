@@ -1,0 +1,176 @@
+"""The gang machine: what becomes of one deployment. Pure: `(state, event, world, now) -> (state, commands)`.
+
+      up ┌──────────────────────────── stopped, failed <──────────────────────────┐
+         v                                                                        │
+      pending ──> preflight ──> launching ──> loading ──> warming ──> ready       │
+         ^            │             │            │           │          │         │
+         │            │             └────────────┴─── fall ──┴──────────┤         │
+         │            │                                                 v         │
+         └────────────┼───── old ranks proved gone, back-off over ── recovering   │
+                      │                                                           │
+                      └──────────── down, or no retry left ──────────> stopping ──┘
+
+Rules look at levels, not edges: an event only brings new facts in, then `_advance` asks each time what the
+present facts allow. So a message that comes twice, late or out of order changes nothing.
+"""
+
+from collections.abc import Mapping
+
+from sparkd.clock import Instant
+from sparkd.gang import boot, recovery
+from sparkd.gang.budget import Budget
+from sparkd.gang.record import GangRecord
+from sparkd.gang.state import (
+    Down,
+    Exited,
+    Gang,
+    GangCommand,
+    GangEvent,
+    Reported,
+    Restart,
+    TaskDone,
+    Tick,
+    Up,
+    World,
+)
+from sparkd.gang.turn import Turn
+from sparkd.records.defaults import DEFAULTS, Defaults
+from sparkd.records.intent import Intent
+from sparkd.records.rank import RankSpec
+from sparkd.records.status import Phase
+
+BOOTING: frozenset[Phase] = frozenset({"launching", "loading", "warming"})
+RUNNING: frozenset[Phase] = BOOTING | {"ready"}
+ENDED: frozenset[Phase] = frozenset({"stopped", "failed"})
+
+
+def create(name: str, intent: Intent, now: Instant, serial: int = 1) -> Gang:
+    """A deployment that did not exist."""
+    record = GangRecord(name=name, intent=intent, serial=serial, since_wall=now.wall)
+    return Gang(record, phase_since=now.mono)
+
+
+def restore(record: GangRecord, now: Instant) -> Gang:
+    """A deployment as a new life of the coordinator finds it: nothing is observed yet.
+
+    A preflight has left nothing behind, so it starts over; every other phase goes on from what the nodes say.
+    """
+    gang = Gang(record, phase_since=now.mono, progress_at=now.mono, stop_since=now.mono)
+    if record.phase == "preflight":
+        turn = Turn(gang, World({}), now)
+        turn.enter("pending", "the coordinator restarted during the preflight")
+        return turn.gang
+    return gang
+
+
+def step(
+    gang: Gang, event: GangEvent, world: World, now: Instant, limits: Defaults = DEFAULTS
+) -> tuple[Gang, tuple[GangCommand, ...]]:
+    """Take one event in and act on what is now known."""
+    turn = Turn(gang, world, now, limits)
+    match event:
+        case Up(intent):
+            _up(turn, intent)
+        case Down():
+            _down(turn)
+        case Restart(generation):
+            _restart(turn, generation)
+        case Exited(_, exit_):
+            recovery.note_exit(turn, exit_)
+        case TaskDone(node, result):
+            boot.note_task(turn, node, result)
+        case Reported(node):
+            recovery.note_report(turn, node)
+        case Tick():
+            pass
+    _advance(turn)
+    return turn.gang, tuple(turn.commands)
+
+
+def wanted(gang: Gang) -> Mapping[str, RankSpec]:
+    """Which ranks should exist now: node id -> spec."""
+    record = gang.record
+    if record.phase in RUNNING:
+        return dict(zip(record.nodes, record.specs, strict=True))
+    if record.phase == "stopping" and recovery.followers_wait(gang):
+        # A follower killed first would make rank 0 fail its last requests (design §3.8: rank 0 goes first).
+        return dict(list(zip(record.nodes, record.specs, strict=True))[1:])
+    return {}
+
+
+def _up(turn: Turn, intent: Intent) -> None:
+    serial = turn.record.serial + 1
+    if turn.phase in ENDED:
+        turn.change(conditions=(), exits=(), ready_since=None)
+        turn.enter(
+            "pending",
+            "asked for",
+            intent=intent,
+            serial=serial,
+            desired="up",
+            nodes=(),
+            specs=(),
+            falls=0,
+            fall=None,
+            budget=Budget(recent=turn.record.budget.recent),
+            verdicts=(),
+            left_on=(),
+        )
+    elif turn.phase == "stopping":
+        turn.write(intent=intent, serial=serial, desired="up", ending="pending", nodes=(), specs=())
+        turn.say("asked", "asked for again while it is stopping: it starts once the old ranks are gone")
+
+
+def _down(turn: Turn) -> None:
+    if turn.phase in ENDED:
+        if turn.record.desired != "down":
+            turn.write(desired="down", serial=turn.record.serial + 1)
+        return
+    if turn.phase == "stopping":
+        if turn.record.desired != "down" or turn.record.ending != "stopped":
+            turn.write(desired="down", ending="stopped", serial=turn.record.serial + 1)
+        return
+    recovery.begin_stopping(
+        turn, "asked to stop", ending="stopped", desired="down", serial=turn.record.serial + 1
+    )
+
+
+def _restart(turn: Turn, generation: int) -> None:
+    if generation != turn.record.generation:
+        return
+    serial = turn.record.serial + 1
+    if turn.phase in ENDED:
+        _up(turn, turn.record.intent)
+    elif turn.phase in RUNNING:
+        turn.write(serial=serial, desired="up")
+        recovery.begin_recovering(turn, "asked to restart", delay_s=0.0)
+    elif turn.phase == "recovering":
+        turn.change(retry_at=turn.now.mono)
+        turn.say("asked", "asked to restart: the back-off is skipped")
+    elif turn.phase == "stopping":
+        turn.write(serial=serial, desired="up", ending="pending")
+
+
+def _advance(turn: Turn) -> None:
+    """Apply the rule of the present phase until none changes the phase any more."""
+    for _ in range(8):
+        before = turn.phase
+        match before:
+            case "pending":
+                boot.pending(turn)
+            case "preflight":
+                boot.preflight(turn)
+            case "launching" | "loading" | "warming":
+                boot.booting(turn)
+            case "ready":
+                boot.ready(turn)
+            case "recovering":
+                recovery.recovering(turn)
+            case "stopping":
+                recovery.stopping(turn)
+            case "stopped" | "failed":
+                turn.change(waiting=None)
+        if turn.phase == before:
+            return
+    message = f"{turn.record.name}: no rest after {turn.commands}"
+    raise AssertionError(message)

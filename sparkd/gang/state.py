@@ -1,0 +1,174 @@
+"""What the gang machine computes with: its state, what can happen to it, and what it asks for."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sparkd.fleet.nodes import Node
+from sparkd.gang.record import Fall, GangRecord
+from sparkd.records.document import Task
+from sparkd.records.intent import Intent
+from sparkd.records.rank import RankSpec
+from sparkd.records.report import Exit, RankReport, TaskResult
+from sparkd.records.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What the present phase waits for. Moments are on the coordinator's monotonic clock."""
+
+    what: str
+    since: float
+    then: str
+    rank: int | None = None
+    node: str | None = None
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTask:
+    """A question that a node was asked; `until` on the monotonic clock."""
+
+    node: str
+    task: Task
+    until: float
+    result: TaskResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """One deployment: the durable record and what was observed since this coordinator started."""
+
+    record: GangRecord
+    phase_since: float = 0.0
+    waiting: Waiting | None = None
+    conditions: tuple[str, ...] = ()
+    tasks: tuple[PendingTask, ...] = ()
+    gone: frozenset[str] = frozenset()
+    """Nodes that have proved, since the present `recovering` or `stopping` began, that nothing is left."""
+    unproven: frozenset[str] = frozenset()
+    """Nodes that could not be asked; the new rendezvous port fences what may still run there."""
+    stop_since: float | None = None
+    retry_at: float | None = None
+    launched_at: float | None = None
+    """When the present generation was committed; None after a restart of the coordinator."""
+    progress_at: float = 0.0
+    head_gone: bool = False
+    """While stopping: rank 0 has ended, followers may be killed."""
+    ports_skipped: frozenset[int] = frozenset()
+    """Found taken during the present preflight."""
+    ready_since: float | None = None
+    exits: tuple[Exit, ...] = ()
+    """Of the present generation, as reported."""
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+
+# What can happen. ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A person asks for the deployment. Judged before: same intent and running never gets here."""
+
+    intent: Intent
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Harmless when repeated: it names the generation that the person saw."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A node was heard: its view in the world is new."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A process of a rank ended. May arrive late and more than once."""
+
+    node: str
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDone:
+    node: str
+    result: TaskResult
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed, or something in the world changed."""
+
+
+GangEvent = Up | Down | Restart | Reported | Exited | TaskDone | Tick
+
+
+# What it asks for. -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Store and stream one event."""
+
+    kind: str
+    reason: str
+    node: str | None = None
+    rank: int | None = None
+    from_: str | None = None
+    to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteIncident:
+    fall: Fall
+    verdicts: tuple[Verdict, ...] = ()
+
+
+GangCommand = Say | WriteIncident
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One attempt as the planner made it."""
+
+    specs: tuple[RankSpec, ...]
+    verdicts: tuple[Verdict, ...] = ()
+
+
+Planner = Callable[[GangRecord, tuple[Node, ...], Mapping[str, str]], Launch]
+"""(record with generation and ports set, nodes in rank order, model path by node id) -> the rank specs.
+Raises ProfileError when the intent cannot be planned on these nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a gang may look at: the nodes, and what other deployments hold."""
+
+    nodes: Mapping[str, Node]
+    occupied: Mapping[str, str] = field(default_factory=dict)
+    """Node id -> the other deployment whose rank is, or is about to be, there."""
+    api_ports: frozenset[int] = frozenset()
+    """Of other deployments."""
+    planner: Planner | None = None
+
+    def named(self, name: str) -> Node | None:
+        return next((node for node in self.nodes.values() if name in (node.name, node.id)), None)
+
+
+def report_of(world: World, gang: Gang, rank: int) -> RankReport | None:
+    """What the node of a rank of the present generation last said about it."""
+    node = world.nodes.get(gang.record.nodes[rank])
+    return node.reports.get(gang.record.specs[rank].name) if node else None
