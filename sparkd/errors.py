@@ -9,11 +9,13 @@
     │   └── IntentDiffers           intent-differs    409   1
     ├── Refused                     refused           409   1     an agent or a coordinator will not do it
     │   ├── Fenced                  fenced            409   1     a lower (term, revision) or generation
+    │   ├── Spent                   spent             409   1     this rank's name was started before
     │   └── NeedsHello              needs-hello       409   1     this run has not said hello to this instance
     ├── Unauthorized                unauthorized      401   3
     ├── Unavailable                 unavailable       503   3
     │   ├── CoordinatorUnreachable  unreachable       -     3
     │   └── CoordinatorStarting     starting          503   3
+    ├── RankNotStarted              not-started       -     1     a node could not even begin a rank
     ├── DeploymentFailed            failed            -     1
     ├── LocalSetFailed              local-set         -     1     a local daemon did not start or end
     ├── TimedOut                    timed-out         -     4
@@ -83,6 +85,10 @@ class Fenced(Refused):
     code = "fenced"
 
 
+class Spent(Refused):
+    code = "spent"
+
+
 class NeedsHello(Refused):
     code = "needs-hello"
 
@@ -105,6 +111,10 @@ class CoordinatorUnreachable(Unavailable):
 
 class CoordinatorStarting(Unavailable):
     code = "starting"
+
+
+class RankNotStarted(SparkdError):
+    code = "not-started"
 
 
 class DeploymentFailed(SparkdError):

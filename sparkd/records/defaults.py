@@ -53,6 +53,15 @@ class Defaults:
     down_grace_s: float = 10.0
     kill_proof_s: float = 15.0
     rank_scan_s: float = 1.0
+    rank_young_s: float = 5.0
+    rank_young_scan_s: float = 0.1
+    """So often at first: a process that is killed early must have been seen before."""
+    shim_start_s: float = 10.0
+    """From the spawn of a shim to its record; it takes 50 ms on an idle machine."""
+    shim_exit_s: float = 1.0
+    """How long a shim may outlive the last process of its rank before it is ended too."""
+    kill_repeat_s: float = 0.01
+    unkillable_repeat_s: float = 1.0
     orphaned_follower_s: float = 60.0
     """Without a coordinator: how long neither rank 0's API nor its rendezvous port may answer."""
 
