@@ -33,7 +33,6 @@ which wins. `value@R` applies to rank R only.
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -69,4 +68,4 @@ def configure(folder: Path, **settings: str | float | None) -> None:
     known.update({name: None if value is None else str(value) for name, value in settings.items()})
     fresh = file.with_suffix(".new")
     fresh.write_text(json.dumps(known))
-    os.replace(fresh, file)
+    fresh.replace(file)

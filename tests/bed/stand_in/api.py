@@ -7,14 +7,13 @@ import signal
 import socket
 import threading
 import time
+from typing import Any, NoReturn
 
-from stand_in.place import Lines, fork, refuse_to_start, write
 from stand_in.engine import run_engine
+from stand_in.place import Lines, Message, Place, fork, refuse_to_start, write
 
 DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
-WORDS = " what stays up is worth more than what comes up and what falls is explained in plain words".split(
-    " "
-)[1:]
+WORDS = ("what", "stays", "up", "is", "worth", "more", "than", "what", "comes", "up")
 REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -26,7 +25,7 @@ REASONS = {
 
 
 class Api:
-    def __init__(self, place):
+    def __init__(self, place: Place) -> None:
         self.place = place
         self.names = place.flags.get("served-model-name") or [place.model]
         self.key = place.flag("api-key", "") or os.environ.get("VLLM_API_KEY", "")
@@ -39,12 +38,12 @@ class Api:
             "kv": 0.0,
             "success": 0,
         }
-        self.requests = {}
-        self.children = []
+        self.requests: dict[str, queue.Queue[Any]] = {}
+        self.children: list[int] = []
         self.dead = False
         self.lock = threading.Lock()
 
-    def bind(self):
+    def bind(self) -> None:
         """Early, and without listening: connections are refused until the engine is up."""
         host, port = self.place.flag("host", "0.0.0.0"), int(self.place.flag("port", "8000"))
         self.server = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -54,10 +53,10 @@ class Api:
         except OSError as error:
             refuse_to_start(self.place, f"OSError: [Errno {error.errno}] {error.strerror}")
 
-    def start_engine(self):
+    def start_engine(self) -> None:
         here, there = socket.socketpair()
 
-        def become_engine():
+        def become_engine() -> None:
             here.close()
             self.server.close()
             self.place.end_cleanly_on_sigterm()
@@ -67,7 +66,7 @@ class Api:
         there.close()
         self.engine = Lines(here)
 
-    def wait_for_engine(self):
+    def wait_for_engine(self) -> None:
         while True:
             try:
                 message = self.engine.receive()
@@ -83,7 +82,7 @@ class Api:
             if "up" in message:
                 return
 
-    def serve(self):
+    def serve(self) -> None:
         host, port = self.place.flag("host", "0.0.0.0"), self.place.flag("port", "8000")
         self.place.log("Supported tasks: ['generate']", "entry.py:136")
         self.place.log(f"Starting vLLM server on http://{host}:{port}", "entry.py:140")
@@ -98,12 +97,12 @@ class Api:
         self.place.enter("serving")
         self.read_engine()
 
-    def accept(self):
+    def accept(self) -> None:
         while True:
             connection, peer = self.server.accept()
             threading.Thread(target=self.talk, args=(connection, peer), daemon=True).start()
 
-    def read_engine(self):
+    def read_engine(self) -> None:
         """Until the engine dies; then: errors to all, /health 503, and exit code 0."""
         reason = "EOF"
         while True:
@@ -130,7 +129,7 @@ class Api:
         time.sleep(self.place.seconds("EXIT_DELAY_S", 2) / 2)
         self.shut_down()
 
-    def count(self, message):
+    def count(self, message: Message) -> None:
         with self.lock:
             count, generated = self.counters, len(message["outputs"])
             count["prompt"] += message["prompt"]
@@ -140,13 +139,13 @@ class Api:
             count["running"], count["kv"] = message["running"], message["kv"]
             count["success"] += sum(1 for _, _, done in message["outputs"] if done)
 
-    def shut_down(self):
+    def shut_down(self) -> NoReturn:
         self.place.log("[shutdown] API server: shutdown triggered", "launcher.py:254")
         self.kill_children()
         write(2, "INFO:     Shutting down\nINFO:     Application shutdown complete.\n")
         os._exit(0)
 
-    def kill_children(self):
+    def kill_children(self) -> None:
         for sig, wait_s in ((signal.SIGTERM, 0.2), (signal.SIGKILL, 0)):
             for pid in self.children:
                 try:
@@ -158,7 +157,7 @@ class Api:
 
     # HTTP
 
-    def talk(self, connection, peer):
+    def talk(self, connection: socket.socket, peer: tuple[str, int]) -> None:
         data = b""
         with connection:
             while True:
@@ -187,7 +186,9 @@ class Api:
                 except OSError:
                     return
 
-    def answer(self, connection, method, path, headers, body):
+    def answer(
+        self, connection: socket.socket, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> int:
         if path.startswith("/v1") and self.key and headers.get("authorization") != f"Bearer {self.key}":
             return respond(connection, 401, {"error": "Unauthorized"})
         if path in ("/health", "/ping"):
@@ -208,7 +209,7 @@ class Api:
             return self.complete(connection, path, body)
         return respond(connection, 404, {"detail": "Not Found"})
 
-    def complete(self, connection, path, body):
+    def complete(self, connection: socket.socket, path: str, body: bytes) -> int:
         asked = json.loads(body)
         if asked.get("model", self.names[0]) not in self.names:
             return respond(connection, 404, error(f"The model `{asked['model']}` does not exist.", 404))
@@ -253,7 +254,9 @@ class Api:
             },
         )
 
-    def stream(self, connection, id_, chat, mine, finish):
+    def stream(
+        self, connection: socket.socket, id_: str, chat: bool, mine: queue.Queue[Any], finish: str
+    ) -> int:
         connection.sendall(
             b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
         )
@@ -274,7 +277,7 @@ class Api:
         connection.sendall(b"0\r\n\r\n")
         return 200
 
-    def tokens(self, question):
+    def tokens(self, question: str) -> list[str]:
         answer = self.place.setting("ANSWER", "\0")
         if answer != "\0":
             return [word if i == 0 else " " + word for i, word in enumerate(answer.split(" "))]
@@ -282,7 +285,7 @@ class Api:
             return ["84"]
         return [" " + WORDS[i % len(WORDS)] for i in range(512)]
 
-    def metrics(self):
+    def metrics(self) -> str:
         """The counters of `facts/vllm.md` §3.2 that sparkd reads, between others, as vLLM prints them."""
         labels = f'engine="0",model_name="{self.names[0]}"'
         with self.lock:
@@ -305,7 +308,7 @@ class Api:
         )
 
 
-def wait_for(mine, connection):
+def wait_for(mine: queue.Queue[Any], connection: socket.socket) -> tuple[str | None, bool]:
     """The next token; OSError when the client is gone meanwhile."""
     while True:
         try:
@@ -321,7 +324,9 @@ def wait_for(mine, connection):
                 connection.setblocking(True)
 
 
-def respond(connection, status, body, kind="application/json"):
+def respond(
+    connection: socket.socket, status: int, body: bytes | Message, kind: str = "application/json"
+) -> int:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     head = f"HTTP/1.1 {status} {REASONS[status]}\r\nserver: uvicorn\r\ncontent-length: {len(data)}\r\n"
     head += f"content-type: {kind}\r\n\r\n" if data else "\r\n"
@@ -329,12 +334,12 @@ def respond(connection, status, body, kind="application/json"):
     return status
 
 
-def event(connection, text):
+def event(connection: socket.socket, text: str) -> None:
     data = f"data: {text}\n\n".encode()
     connection.sendall(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
 
-def error(text, code):
+def error(text: str, code: int) -> Message:
     return {
         "error": {
             "message": text,

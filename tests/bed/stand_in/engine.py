@@ -4,29 +4,30 @@ import os
 import select
 import socket
 import time
+from typing import Any, NoReturn
 
-from stand_in.place import Lines, exit_code, fork
+from stand_in.place import Lines, Message, Place, exit_code, fork
 from stand_in.worker import run_worker
 
 
 class Engine:
-    def __init__(self, place, api):
+    def __init__(self, place: Place, api: Lines) -> None:
         self.place = place
         self.api = api
-        self.running = []
+        self.running: list[Message] = []
         here, there = socket.socketpair()
         self.worker_pid = fork(lambda: self.become_worker(here, there))
         there.close()
         self.worker = Lines(here)
 
-    def become_worker(self, here, there):
+    def become_worker(self, here: socket.socket, there: socket.socket) -> None:
         # Only the ends that this process uses may stay open in it, or nobody would ever see an end of file.
         here.close()
         self.api.sock.close()
         self.place.end_cleanly_on_sigterm()
         run_worker(self.place, Lines(there))
 
-    def boot(self):
+    def boot(self) -> None:
         place = self.place
         place.log(
             f"Initializing a V1 LLM engine (v0.32.0) with config: model='{place.model}', speculative_config=None",
@@ -59,7 +60,7 @@ class Engine:
         place.log("init engine (profile, create kv cache, warmup model) took 0.10 s", "core.py:402")
         self.api.send({"up": os.getpid(), "segments": place.segment_paths})
 
-    def run(self):
+    def run(self) -> None:
         while True:
             waiting = not self.running or self.place.setting("HANG")
             readable, _, _ = select.select(
@@ -75,7 +76,7 @@ class Engine:
             if self.running and not self.place.setting("HANG"):
                 self.step()
 
-    def take(self):
+    def take(self) -> None:
         try:
             message = self.api.receive()
         except EOFError:
@@ -87,7 +88,7 @@ class Engine:
         self.prefill(message)
         self.running.append(message)
 
-    def prefill(self, request):
+    def prefill(self, request: Message) -> None:
         left = request["prompt"]
         parts = max(1, int(self.place.seconds("PREFILL_S", 0) / 0.1))
         counted = self.place.setting("PREFILL_MOVES", "prompt") == "prompt"
@@ -99,7 +100,7 @@ class Engine:
             self.report([], prompt=share if counted else 0, kv=part / parts)
         request["left"] = left
 
-    def step(self):
+    def step(self) -> None:
         self.execute()
         outputs, prompt = [], 0
         for request in self.running:
@@ -110,10 +111,10 @@ class Engine:
         self.report(outputs, prompt=prompt, kv=0.0)
         time.sleep(self.place.seconds("STEP_S", 0.001))
 
-    def report(self, outputs, prompt, kv):
+    def report(self, outputs: list[list[Any]], prompt: int, kv: float) -> None:
         self.api.send({"outputs": outputs, "prompt": prompt, "running": len(self.running), "kv": kv})
 
-    def execute(self):
+    def execute(self) -> None:
         """One collective step: every worker of every rank must take part."""
         self.worker.sock.settimeout(float(os.environ.get("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "300")))
         try:
@@ -128,7 +129,7 @@ class Engine:
                 f"RuntimeError: Worker failed with error '{answer['error']}', please check the stack trace above for the root cause"
             )
 
-    def worker_died(self):
+    def worker_died(self) -> NoReturn:
         _, status = os.waitpid(self.worker_pid, 0)
         self.place.log(
             f"Worker proc VllmWorker-0 died unexpectedly (exit code: {exit_code(status)}), shutting down executor.",
@@ -137,7 +138,7 @@ class Engine:
         )
         self.fatal("vllm.v1.engine.exceptions.EngineDeadError: Executor failed.")
 
-    def fatal(self, text):
+    def fatal(self, text: str) -> NoReturn:
         self.place.log(
             "EngineCore encountered a fatal error.\nTraceback (most recent call last):\n"
             '  File "/opt/vllm/v1/engine/core.py", line 1500, in run_engine_core\n    engine_core.run_busy_loop()\n'
@@ -149,7 +150,7 @@ class Engine:
         os._exit(1)
 
 
-def run_engine(place, api):
+def run_engine(place: Place, api: Lines) -> None:
     place.title("VLLM::EngineCore")
     place.map_segment()
     engine = Engine(place, api)

@@ -12,7 +12,7 @@ from stand_in.place import Lines, Place, exit_code, fork, write
 SERVE = ["-m", "vllm.entrypoints.cli.main", "serve"]
 
 
-def main(folder, python):
+def main(folder: str, python: str) -> None:
     if sys.argv[1:4] != SERVE:
         site = os.path.join(
             folder, "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages"
@@ -37,7 +37,7 @@ def main(folder, python):
         follower(place)
 
 
-def head(place):
+def head(place: Place) -> None:
     from stand_in.api import Api
 
     api = Api(place)
@@ -50,7 +50,7 @@ def head(place):
     api.serve()
 
 
-def follower(place):
+def follower(place: Place) -> None:
     from stand_in.worker import run_worker
 
     place.log(
@@ -60,7 +60,7 @@ def follower(place):
     )
     here, there = socket.socketpair()
 
-    def become_worker():
+    def become_worker() -> None:
         here.close()
         place.end_cleanly_on_sigterm()
         run_worker(place, Lines(there))
@@ -88,7 +88,7 @@ def follower(place):
     os._exit(0)
 
 
-def watch_boot(place, worker, ready):
+def watch_boot(place: Place, worker: Lines, ready: threading.Event) -> None:
     while True:
         try:
             message = worker.receive()
@@ -102,7 +102,7 @@ def watch_boot(place, worker, ready):
             place.enter("serving")
 
 
-def stop_slowly(place, worker_pid):
+def stop_slowly(place: Place, worker_pid: int) -> None:
     """vLLM takes 5 s, then SIGTERM, then 4 s, then SIGKILL of its worker: 11 to 13 s, exit code 0."""
     time.sleep(place.seconds("TERM_S", 11))
     os.kill(worker_pid, signal.SIGKILL)
@@ -110,11 +110,11 @@ def stop_slowly(place, worker_pid):
     os._exit(0)
 
 
-def start_tracker():
+def start_tracker() -> None:
     """An untitled child, as multiprocessing's resource tracker: ends with the last holder of its pipe."""
     reading, writing = os.pipe()
 
-    def track():
+    def track() -> None:
         os.close(writing)
         os.read(reading, 1)
 
@@ -123,15 +123,15 @@ def start_tracker():
     os.set_inheritable(writing, False)
 
 
-def leave_daemon():
-    def first():
+def leave_daemon() -> None:
+    def first() -> None:
         os.setsid()
         fork(lambda: time.sleep(3600))
 
     os.waitpid(fork(first), 0)
 
 
-def flood(place):
+def flood(place: Place) -> None:
     line = "Flooding: " + "x" * 180
     for _ in range(int(place.setting("FLOOD_BYTES", "0")) // 256):
         place.log(line)

@@ -4,8 +4,9 @@ import os
 import select
 import socket
 import time
+from typing import NoReturn
 
-from stand_in.place import Lines, refuse_to_start, write
+from stand_in.place import Lines, Place, refuse_to_start, write
 
 HEARTBEAT = (
     "No available shared memory broadcast block found in 60 seconds. This typically happens when some processes "
@@ -17,7 +18,7 @@ GLOO_CLOSED = (
 )
 
 
-def run_worker(place, parent):
+def run_worker(place: Place, parent: Lines) -> None:
     """`parent` (Lines) leads to EngineCore on rank 0, to the launcher on a follower."""
     place.title("VLLM::Worker")
     peers = meet(place)
@@ -35,7 +36,7 @@ def run_worker(place, parent):
         follow(place, parent, peers[0])
 
 
-def meet(place):
+def meet(place: Place) -> list[Lines]:
     """Rank 0: listen on the wildcard until all have joined. Others: connect, trying again as TCPStore does."""
     host, port = place.flag("master-addr", "127.0.0.1"), int(place.flag("master-port", "29501"))
     limit = float(place.flag("distributed-timeout-seconds", "600"))
@@ -59,7 +60,7 @@ def meet(place):
     return peers
 
 
-def listen(place, port, deadline):
+def listen(place: Place, port: int, deadline: float) -> list[Lines]:
     server = socket.socket(socket.AF_INET6)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -91,7 +92,7 @@ def listen(place, port, deadline):
     return [joined[rank] for rank in sorted(joined)]
 
 
-def join(place, host, port, deadline):
+def join(place: Place, host: str, port: int, deadline: float) -> Lines:
     while True:
         try:
             sock = socket.create_connection((host, port), timeout=5)
@@ -110,7 +111,7 @@ def join(place, host, port, deadline):
         return head
 
 
-def barrier(place, peers):
+def barrier(place: Place, peers: list[Lines]) -> None:
     """Rank 0 waits for all, then tells all."""
     try:
         if place.rank == 0:
@@ -125,7 +126,7 @@ def barrier(place, peers):
         refuse_to_start(place, GLOO_CLOSED)
 
 
-def load(place):
+def load(place: Place) -> None:
     place.log(f"Starting to load model {place.model}...", "cpu_model_runner.py:68")
     if place.setting("SPIN"):
         spin(place)
@@ -140,7 +141,7 @@ def load(place):
     place.log("Loading weights took 0.01 seconds", "default_loader.py:501")
 
 
-def read_slowly(file, seconds):
+def read_slowly(file: str, seconds: float) -> None:
     """From the disk, not from the page cache: `read_bytes` of /proc/PID/io must grow."""
     fd = os.open(file, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -152,7 +153,7 @@ def read_slowly(file, seconds):
     os.close(fd)
 
 
-def spin(place):
+def spin(place: Place) -> NoReturn:
     said = 0.0
     while True:
         if time.monotonic() - said > 0.2:
@@ -160,7 +161,7 @@ def spin(place):
             place.log(HEARTBEAT, "shm_broadcast.py:733")
 
 
-def lead(place, parent, peers):
+def lead(place: Place, parent: Lines, peers: list[Lines]) -> None:
     """Rank 0: for each step of the engine ask every peer and wait for all of them."""
     while True:
         try:
@@ -189,7 +190,7 @@ def lead(place, parent, peers):
         parent.send({"done": True})
 
 
-def follow(place, parent, head):
+def follow(place: Place, parent: Lines, head: Lines) -> None:
     """A follower's worker: answer each step; a dead head is not noticed, as in vLLM."""
     while True:
         readable, _, _ = select.select([head, parent], [], [])
@@ -202,7 +203,7 @@ def follow(place, parent, head):
                 time.sleep(60)
 
 
-def orphan(place):
+def orphan(place: Place) -> NoReturn:
     place.log("Parent process exited, terminating worker queues", "multiproc_executor.py:843")
     while True:
         time.sleep(60)
