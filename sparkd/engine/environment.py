@@ -1,0 +1,70 @@
+"""Environment variables that a profile may not set, each with the reason that reaches the user.
+
+A node's owner may still set them, in the agent's `[rank.env]`.
+"""
+
+import fnmatch
+from typing import Final
+
+_CODE: Final = "it decides which code is loaded or run; the node's owner sets it in [rank.env]"
+_FABRIC: Final = "sparkd sets it for each node from its fabric"
+_SECRET: Final = "a profile is shown to everyone; a node's secret belongs in its [rank.env]"  # noqa: S105 - a reason
+_RENDEZVOUS: Final = "sparkd sets where and as what a rank joins"
+
+FORBIDDEN: Final[tuple[tuple[str, str], ...]] = (
+    ("LD_*", _CODE),
+    ("PYTHON*", _CODE),
+    ("PATH", _CODE),
+    ("HOME", "the agent sets it: caches and configuration of the rank's user live there"),
+    ("TMPDIR", "the agent sets it: sockets of the rank live there"),
+    ("*_SOCKET_IFNAME", _FABRIC),
+    ("*_PROXY", "ranks talk to each other and to no proxy"),
+    ("SPARKD_*", "sparkd recognises its ranks by these"),
+    ("VLLM_HOST_IP", _FABRIC),
+    ("VLLM_API_KEY", "write api.key instead"),
+    ("VLLM_PLUGINS", _CODE),
+    ("VLLM_NCCL_SO_PATH", _CODE),
+    ("VLLM_RUST_FRONTEND_PATH", _CODE),
+    ("VLLM_USE_RUST_FRONTEND", _CODE),
+    ("VLLM_ALLOW_INSECURE_SERIALIZATION", "it lets requests run code"),
+    ("VLLM_SERVER_DEV_MODE", "its endpoints run methods by name, and no API key guards them"),
+    ("VLLM_PROCESS_NAME_PREFIX", "sparkd knows a rank's essential processes by their titles"),
+    ("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "a dead engine must end its rank"),
+    ("HF_HUB_OFFLINE", "ranks run offline: every node serves the files that were compared"),
+    ("*_TOKEN", _SECRET),
+    ("*_SECRET", _SECRET),
+    ("*_PASSWORD", _SECRET),
+    ("*_API_KEY", _SECRET),
+    ("*_SECRET_ACCESS_KEY", _SECRET),
+    ("RANK", _RENDEZVOUS),
+    ("LOCAL_RANK", _RENDEZVOUS),
+    ("WORLD_SIZE", _RENDEZVOUS),
+    ("MASTER_ADDR", _RENDEZVOUS),
+    ("MASTER_PORT", _RENDEZVOUS),
+    ("BASH_ENV", _CODE),
+    ("GCONV_PATH", _CODE),
+    ("CC", _CODE),
+    ("CXX", _CODE),
+    ("CUDA_HOME", _CODE),
+    ("*_PTXAS_PATH", _CODE),
+    ("NCCL_*_PLUGIN", _CODE),
+)
+"""Patterns are compared in upper case: programs read `http_proxy` as well as `HTTP_PROXY`."""
+
+_HARMLESS: Final = {("NCCL_*_PLUGIN", "none")}
+"""Recipes for Sparks switch NCCL's network plug-in off; that loads nothing."""
+
+
+def env_refusal(name: str, value: str) -> str | None:
+    """Why a profile may not set this variable; None if it may."""
+    upper = name.upper()
+    for pattern, reason in FORBIDDEN:
+        if fnmatch.fnmatchcase(upper, pattern) and (pattern, value) not in _HARMLESS:
+            return reason
+    return None
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable's value must not be shown, by its name."""
+    upper = name.upper()
+    return any(reason is _SECRET and fnmatch.fnmatchcase(upper, pattern) for pattern, reason in FORBIDDEN)
