@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from stand_in.engine import run_engine
 from stand_in.place import Lines, Message, Place, fork, refuse_to_start, write
@@ -38,7 +38,7 @@ class Api:
             "kv": 0.0,
             "success": 0,
         }
-        self.requests: dict[str, queue.Queue[Any]] = {}
+        self.requests: dict[str, queue.Queue[tuple[str | None, bool]]] = {}
         self.children: list[int] = []
         self.dead = False
         self.lock = threading.Lock()
@@ -237,7 +237,7 @@ class Api:
                 text += token
         finally:
             del self.requests[id_]
-        choice = {"index": 0, "finish_reason": finish}
+        choice: Message = {"index": 0, "finish_reason": finish}
         choice.update({"message": {"role": "assistant", "content": text}} if chat else {"text": text})
         usage = {"prompt_tokens": max(1, len(question) // 4), "completion_tokens": len(tokens)}
         kind = "chat.completion" if chat else "text_completion"
@@ -255,7 +255,12 @@ class Api:
         )
 
     def stream(
-        self, connection: socket.socket, id_: str, chat: bool, mine: queue.Queue[Any], finish: str
+        self,
+        connection: socket.socket,
+        id_: str,
+        chat: bool,
+        mine: "queue.Queue[tuple[str | None, bool]]",
+        finish: str,
     ) -> int:
         connection.sendall(
             b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -266,7 +271,7 @@ class Api:
             if token is None:
                 event(connection, json.dumps(error(DEAD, 500)))
                 break
-            choice = {"index": 0, "finish_reason": finish if done else None}
+            choice: Message = {"index": 0, "finish_reason": finish if done else None}
             choice.update({"delta": {"content": token}} if chat else {"text": token})
             kind = "chat.completion.chunk" if chat else "text_completion"
             event(
@@ -308,7 +313,9 @@ class Api:
         )
 
 
-def wait_for(mine: queue.Queue[Any], connection: socket.socket) -> tuple[str | None, bool]:
+def wait_for(
+    mine: "queue.Queue[tuple[str | None, bool]]", connection: socket.socket
+) -> tuple[str | None, bool]:
     """The next token; OSError when the client is gone meanwhile."""
     while True:
         try:

@@ -22,16 +22,16 @@ def read_flags(words: Iterable[str]) -> tuple[dict[str, list[str]], list[str]]:
         "-n": "--nnodes",
         "-r": "--node-rank",
     }
-    words = list(words)
-    while words:
-        word = words.pop(0)
+    left = list(words)
+    while left:
+        word = left.pop(0)
         if not word.startswith("-"):
             values.append(word)
             continue
-        key, _, value = short.get(word, word).partition("=")
-        taken = [value] if value else []
-        while words and not words[0].startswith("-") and not value:
-            taken.append(words.pop(0))
+        key, equals, value = short.get(word, word).partition("=")
+        taken = [value] if equals else []
+        while not equals and left and not left[0].startswith("-"):
+            taken.append(left.pop(0))
         flags[key.lstrip("-").replace("_", "-")] = taken
     return flags, values
 
@@ -67,7 +67,7 @@ class Place:
         value, at, rank = value.rpartition("@") if "@" in value else (value, "", "")
         return default if at and rank != str(self.rank) else value
 
-    def seconds(self, name: str, default: str) -> float:
+    def seconds(self, name: str, default: float) -> float:
         return float(self.setting(name, "") or default)
 
     def log(self, text: str, where: str = "stand_in.py:1", level: str = "INFO") -> None:
@@ -168,7 +168,8 @@ class Lines:
                 raise EOFError
             self.rest += data
         line, _, self.rest = self.rest.partition(b"\n")
-        return json.loads(line)
+        message: Message = json.loads(line)
+        return message
 
     def fileno(self) -> int:
         return self.sock.fileno()

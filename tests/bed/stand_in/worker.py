@@ -75,7 +75,7 @@ def listen(place: Place, port: int, deadline: float) -> list[Lines]:
     server.listen(64)
     # It stays open as long as the worker lives, as TCPStore's does.
     place.listener = server
-    joined = {}
+    joined: dict[int, Lines] = {}
     while len(joined) < place.ranks - 1:
         server.settimeout(max(0.01, deadline - time.monotonic()))
         try:
