@@ -8,7 +8,16 @@ import ipaddress
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    WithJsonSchema,
+    model_validator,
+)
 
 from sparkd.engine.versions import VersionRange
 from sparkd.records.defaults import DEFAULTS
@@ -61,13 +70,13 @@ class Section(BaseModel):
 
 class ModelSource(Section):
     path: str | None = Field(
-        None, min_length=1, description="A folder: absolute, or below a node's first model root."
+        default=None, min_length=1, description="A folder: absolute, or below a node's first model root."
     )
     id: Annotated[str, Field(pattern=f"^{HUB_ID.pattern}$")] | None = Field(
-        None, description="The model's name on the Hub (org/name); nothing is downloaded from it."
+        default=None, description="The model's name on the Hub (org/name); nothing is downloaded from it."
     )
     revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = Field(
-        None, description="The commit of `id` to serve, 40 hex digits: a branch may move."
+        default=None, description="The commit of `id` to serve, 40 hex digits: a branch may move."
     )
 
     @model_validator(mode="after")
@@ -92,9 +101,9 @@ class Model(ModelSource):
 class Layout(Section):
     """Ranks = tp x pp, one per node."""
 
-    tp: Degree = Field(1, description="Tensor parallel size.")
-    pp: Degree = Field(1, description="Pipeline parallel size.")
-    dp: Literal[1] = Field(1, description="Data parallel size; more than 1 is not supported yet.")
+    tp: Degree = Field(default=1, description="Tensor parallel size.")
+    pp: Degree = Field(default=1, description="Pipeline parallel size.")
+    dp: Literal[1] = Field(default=1, description="Data parallel size; more than 1 is not supported yet.")
 
     @property
     def ranks(self) -> int:
@@ -103,12 +112,12 @@ class Layout(Section):
 
 class Engine(Section):
     vllm: Annotated[str, AfterValidator(_version_range)] = Field(
-        ">=0.24,<0.34", description="The vLLM versions that this profile is for."
+        default=">=0.24,<0.34", description="The vLLM versions that this profile is for."
     )
     args: dict[str, JsonValue] = Field(
         default_factory=dict,
-        description="Flags of `vllm serve` without dashes: true is `--x`, false `--no-x`, a map one JSON word, "
-        "a list repeated values.",
+        description="Flags of `vllm serve` without dashes: true is `--x`, false `--no-x`, a map one JSON "
+        "word, a list repeated values.",
     )
     files: dict[str, str] = Field(
         default_factory=dict, description="Small files for the engine: name -> path beside the profile."
@@ -119,31 +128,35 @@ class Mod(Section):
     name: str = Field(min_length=1, description="The mod's name, as `sparkd mods list` shows it.")
     required: bool = Field(default=True, description="Whether ranks may run without it.")
     unknown: Literal["refuse", "try"] = Field(
-        "refuse", description="What to do when the code that it changes is not one that it knows."
+        default="refuse", description="What to do when the code that it changes is not one that it knows."
     )
 
 
 class Floors(Section):
-    loading: Gib = Field(2, description="MemAvailable that must be left while weights load, GiB.")
-    serving: Gib = Field(4, description="MemAvailable that must be left while serving, GiB.")
+    loading: Gib = Field(default=2, description="MemAvailable that must be left while weights load, GiB.")
+    serving: Gib = Field(default=4, description="MemAvailable that must be left while serving, GiB.")
 
 
 class Returned(Section):
     margin_gib: Gib = Field(
-        DEFAULTS.memory_margin_bytes / 2**30,
+        default=DEFAULTS.memory_margin_bytes / 2**30,
         description="How far below the baseline memory may stay before the next start, GiB.",
     )
-    hold_s: Seconds = Field(DEFAULTS.memory_hold_s, description="How long it must stay there, seconds.")
-    timeout_s: Seconds = Field(DEFAULTS.memory_timeout_s, description="How long to wait for it, seconds.")
+    hold_s: Seconds = Field(
+        default=DEFAULTS.memory_hold_s, description="How long it must stay there, seconds."
+    )
+    timeout_s: Seconds = Field(
+        default=DEFAULTS.memory_timeout_s, description="How long to wait for it, seconds."
+    )
 
 
 class Memory(Section):
     """Needs of one rank, and what a node must keep."""
 
-    weights_gib: Gib = Field(0, description="Weights of one rank, GiB; 0 when unknown.")
-    runtime_gib: Gib = Field(2, description="Everything else that a rank holds while serving, GiB.")
-    load_spike_gib: Gib = Field(0, description="What loading needs beyond that, GiB.")
-    reserve_gib: Gib = Field(4, description="What must stay free for the node itself, GiB.")
+    weights_gib: Gib = Field(default=0, description="Weights of one rank, GiB; 0 when unknown.")
+    runtime_gib: Gib = Field(default=2, description="Everything else that a rank holds while serving, GiB.")
+    load_spike_gib: Gib = Field(default=0, description="What loading needs beyond that, GiB.")
+    reserve_gib: Gib = Field(default=4, description="What must stay free for the node itself, GiB.")
     floors_gib: Floors = Field(default_factory=Floors, description="Below these the gang is ended cleanly.")
     returned: Returned = Field(
         default_factory=Returned, description="When memory counts as given back after a gang has ended."
@@ -152,20 +165,25 @@ class Memory(Section):
 
 class Boot(Section):
     max_s: Seconds = Field(
-        DEFAULTS.boot_max_s, gt=0, description="A boot that takes longer has failed, whatever its progress."
+        default=DEFAULTS.boot_max_s,
+        gt=0,
+        description="A boot that takes longer has failed, whatever its progress.",
     )
 
 
 class Expect(Section):
     contains: str | None = Field(
-        None, description="Text that the answer must hold; left out: any answer with at least one token."
+        default=None,
+        description="Text that the answer must hold; left out: any answer with at least one token.",
     )
 
 
 class Completion(Section):
     messages: list[dict[str, JsonValue]] = Field(min_length=1, description="As in OpenAI's chat API.")
-    max_tokens: int = Field(64, ge=1, le=32_768, description="At most so many tokens are generated.")
-    timeout_s: Seconds = Field(180, gt=0, description="An answer that takes longer is no answer, seconds.")
+    max_tokens: int = Field(default=64, ge=1, le=32_768, description="At most so many tokens are generated.")
+    timeout_s: Seconds = Field(
+        default=180, gt=0, description="An answer that takes longer is no answer, seconds."
+    )
 
 
 class CanaryCheck(Completion):
@@ -174,10 +192,14 @@ class CanaryCheck(Completion):
 
 class Pulse(Section):
     silence_s: Seconds = Field(
-        DEFAULTS.pulse_silence_s, gt=0, description="A pulse is sent after so long without new tokens."
+        default=DEFAULTS.pulse_silence_s,
+        gt=0,
+        description="A pulse is sent after so long without new tokens.",
     )
     timeout_s: Seconds = Field(
-        DEFAULTS.pulse_timeout_s, gt=0, description="A pulse unanswered for so long proves nothing any more."
+        default=DEFAULTS.pulse_timeout_s,
+        gt=0,
+        description="A pulse unanswered for so long proves nothing any more.",
     )
 
 
@@ -193,28 +215,31 @@ class Ready(Section):
 
 class Restart(Section):
     budget: int = Field(
-        DEFAULTS.restart_budget, ge=0, le=100, description="Falls before the deployment has failed."
+        default=DEFAULTS.restart_budget, ge=0, le=100, description="Falls before the deployment has failed."
     )
     backoff_s: Seconds = Field(
-        DEFAULTS.restart_backoff_s, description="Wait before the first restart; doubles."
+        default=DEFAULTS.restart_backoff_s, description="Wait before the first restart; doubles."
     )
-    backoff_max_s: Seconds = Field(DEFAULTS.restart_backoff_max_s, description="The longest such wait.")
+    backoff_max_s: Seconds = Field(
+        default=DEFAULTS.restart_backoff_max_s, description="The longest such wait."
+    )
 
 
 class Api(Section):
     port: Annotated[int, Field(ge=1024, le=65_535)] | None = Field(
-        None, description="The endpoint's port; left out: one of 8100-8199, kept over restarts."
+        default=None, description="The endpoint's port; left out: one of 8100-8199, kept over restarts."
     )
     host: Annotated[str, AfterValidator(_host)] = Field(
-        "node", description="`node`: rank 0's management address (loopback in a local set); or an address."
+        default="node",
+        description="`node`: rank 0's management address (loopback in a local set); or an address.",
     )
     key: Literal["generate", "none"] = Field(
-        "generate", description="`generate`: clients need a key, unless the endpoint is on loopback."
+        default="generate", description="`generate`: clients need a key, unless the endpoint is on loopback."
     )
 
 
 class When(Section):
-    nodes: Degree | None = Field(None, description="Only for layouts of so many nodes.")
+    nodes: Degree | None = Field(default=None, description="Only for layouts of so many nodes.")
 
 
 _Part = Annotated[dict[str, JsonValue] | None, Field(description="Laid over the profile's section.")]
@@ -228,7 +253,7 @@ class Variant(Section):
     layout: _Part = None
     engine: _Part = None
     env: _Part = None
-    mods: list[dict[str, JsonValue]] | None = Field(None, description="Replaces the profile's list.")
+    mods: list[dict[str, JsonValue]] | None = Field(default=None, description="Replaces the profile's list.")
     memory: _Part = None
     boot: _Part = None
     ready: _Part = None
@@ -244,12 +269,14 @@ class Profile(Section):
     schema_: Literal["sparkd/v1"] = Field(alias="schema", description="The version of this format.")
     name: str = Field(
         pattern=r"^[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?$",
-        description="Also the deployment's name unless another is given: a-z, 0-9, inner hyphens, at most 40.",
+        description="The deployment's name unless another is given: a-z, 0-9, inner hyphens, at most 40.",
     )
     model: Model = Field(description="What to serve.")
     layout: Layout = Field(default_factory=Layout, description="How the model is spread over ranks.")
     engine: Engine = Field(default_factory=Engine, description="Arguments and files of vLLM.")
-    env: dict[Annotated[str, AfterValidator(_env_name)], EnvValue] = Field(default_factory=dict, description="Environment of every rank.")
+    env: dict[Annotated[str, AfterValidator(_env_name)], EnvValue] = Field(
+        default_factory=dict, description="Environment of every rank."
+    )
     mods: list[Mod] = Field(default_factory=list, description="Changes made to vLLM while it is loaded.")
     memory: Memory = Field(default_factory=Memory, description="What a node needs, and must keep.")
     boot: Boot = Field(default_factory=Boot, description="How long a start may take.")

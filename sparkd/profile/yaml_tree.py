@@ -116,8 +116,9 @@ def _build(text: str, tree: Tree) -> None:
         if event.anchor is not None:
             problem(event, "anchors and aliases are not read; write the value in place, or use a variant")
             return
-        if getattr(event, "tag", None) is not None and event.tag != "!":
-            problem(event, f"tags are not read ({event.tag})")
+        tag = getattr(event, "tag", None)
+        if tag not in (None, "!"):
+            problem(event, f"tags are not read ({tag})")
             return
         top = stack[-1] if stack else None
         if top is not None and isinstance(top.value, dict) and top.key is None:

@@ -24,6 +24,9 @@ class Intent:
     engine_args: tuple[str, ...] = ()
     forced: tuple[str, ...] = ()
     """Verdict ids waived by name; recorded, but no part of "the same"."""
+    origins: dict[str, str] = field(default_factory=dict, compare=False)
+    """Where each leaf of `profile` comes from, by dotted path: `default`, `profile`, `variant NAME`,
+    `--set KEY=VALUE` or `-- WORDS`. Shown in plans; no part of "the same"."""
 
     def digest(self) -> str:
         """Twelve hex digits over everything that would change how the gang is started."""

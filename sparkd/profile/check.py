@@ -1,0 +1,143 @@
+"""Everything that can be wrong with a merged profile, all of it at once, each with the path to it."""
+
+import difflib
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from sparkd.engine import flags
+from sparkd.engine.environment import env_refusal
+from sparkd.engine.owned import NEEDS_TRUST
+from sparkd.profile.layers import Path
+from sparkd.profile.schema import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    path: Path
+    text: str
+
+
+def check(data: dict[str, Any]) -> tuple[Profile | None, list[Problem]]:
+    """The profile, or None and every problem. `data` has engine arguments under canonical names."""
+    profile: Profile | None = None
+    problems: list[Problem] = []
+    try:
+        profile = Profile.model_validate(data)
+    except ValidationError as error:
+        problems += [_problem(details) for details in error.errors(include_url=False)]
+    problems += _args(data)
+    problems += _env(data)
+    return (None, problems) if problems else (profile, [])
+
+
+def _section(data: dict[str, Any], *path: str) -> dict[str, Any]:
+    here: Any = data
+    for key in path:
+        here = here.get(key) if isinstance(here, dict) else None
+    return here if isinstance(here, dict) else {}
+
+
+def _args(data: dict[str, Any]) -> Iterator[Problem]:
+    trusted = _section(data, "model").get("trust") is True
+    for name, value in _section(data, "engine", "args").items():
+        flag = flags.resolve(name)
+        if (problem := flag.problem or flags.value_problem(flag, value)) is not None:
+            yield Problem(("engine", "args", name), problem)
+        elif name in NEEDS_TRUST and value is not False and not trusted:
+            yield Problem(("engine", "args", name), f"{NEEDS_TRUST[name]}; it needs `model.trust: true`")
+
+
+def _env(data: dict[str, Any]) -> Iterator[Problem]:
+    for name, value in _section(data, "env").items():
+        if (reason := env_refusal(name, str(value))) is not None:
+            yield Problem(("env", name), f"may not be set in a profile: {reason}")
+        elif not flags.encodable(value):
+            yield Problem(("env", name), "holds a character that no process can be given")
+
+
+_EXPECTED: Final = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a map",
+    "model_type": "a map",
+    "model_attributes_type": "a map",
+}
+
+
+def _problem(details: Any) -> Problem:
+    path: Path = tuple(key for key in details["loc"] if key != "[key]")
+    kind = details["type"]
+    if kind == "extra_forbidden":
+        valid = _fields(_at(path[:-1]))
+        near = difflib.get_close_matches(str(path[-1]), valid, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"valid here: {', '.join(valid)}"
+        return Problem(path, f"unknown key; {hint}")
+    if kind == "missing":
+        return Problem(path, "is required")
+    if kind in _EXPECTED:
+        return Problem(path, f"must be {_EXPECTED[kind]}, not {_shown(details['input'])}")
+    if kind == "literal_error":
+        if path == ("layout", "dp"):
+            return Problem(path, "data parallelism is not supported yet; leave it out or write 1")
+        near = difflib.get_close_matches(str(details["input"]), details["ctx"]["expected"].split("'"), n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return Problem(path, f"must be {details['ctx']['expected']}, not {_shown(details['input'])}{hint}")
+    if kind == "string_pattern_mismatch":
+        return Problem(path, f"{_shown(details['input'])} does not fit {_describe(path)}")
+    text = details["msg"].removeprefix("Value error, ")
+    return Problem(path, text[:1].lower() + text[1:])
+
+
+def _describe(path: Path) -> str:
+    texts = {
+        "id": "`org/name`",
+        "revision": "a commit: 40 hex digits, 0-9 and a-f",
+        "name": "a name: a-z, 0-9 and inner hyphens, at most 40 characters",
+    }
+    return texts.get(str(path[-1]), "a name: a-z, 0-9 and . _ -")
+
+
+def _shown(value: Any) -> str:
+    text = flags.word(value) if not isinstance(value, str) else f'"{value}"'
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _at(path: Path) -> type[BaseModel] | None:
+    """The section of the schema that a path leads to."""
+    here: Any = Profile
+    for key in path:
+        here = _step(here, key)
+    return next((kind for kind in _kinds(here) if _is_section(kind)), None)
+
+
+def _step(kind: Any, key: str | int) -> Any:
+    for candidate in _kinds(kind):
+        if _is_section(candidate):
+            found = next((f for n, f in candidate.model_fields.items() if (f.alias or n) == key), None)
+            if found is not None:
+                return found.annotation
+        elif typing.get_origin(candidate) in (dict, list):
+            return typing.get_args(candidate)[-1]
+    return None
+
+
+def _kinds(kind: Any) -> list[Any]:
+    if typing.get_origin(kind) in (dict, list) or _is_section(kind):
+        return [kind]
+    return [found for part in typing.get_args(kind) for found in _kinds(part)]
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _fields(section: type[BaseModel] | None) -> list[str]:
+    return [] if section is None else [field.alias or name for name, field in section.model_fields.items()]
