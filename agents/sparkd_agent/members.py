@@ -1,0 +1,120 @@
+"""Which processes belong to a rank of the `process` and `systemd` runtimes.
+
+Four marks, because each of them can be missing: descent from the shim (gone with the shim), the variable in
+the environment (overwritten by `setproctitle`), the leader's session (left by `setsid`), and having been seen
+before.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from sparkd_agent.procfs import ProcessRef, ProcFs, Stat
+from sparkd_agent.runtime.base import RankHandle
+
+_STDOUT_AND_STDERR: Final = (1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Everything by which processes of one rank are known."""
+
+    name: str
+    shim: ProcessRef | None
+    leader: ProcessRef | None
+    pipes: tuple[int, ...]
+    seen: frozenset[ProcessRef] = frozenset()
+
+    @classmethod
+    def of(cls, handle: RankHandle) -> "Marks":
+        return cls(handle.name, handle.shim, handle.leader, handle.pipes)
+
+
+def members(procfs: ProcFs, marks: Marks, own_pid: int, *, thorough: bool) -> list[Stat]:
+    """The rank's processes that have not ended, without its shim.
+
+    `thorough` reads every process's environment too. Without it a living shim counts as the ancestor of
+    all: it is a child subreaper, so a daemon that forked twice is its child.
+    """
+    stats = procfs.stats()
+    found = {}
+    if marks.shim is not None and _is(stats.get(marks.shim.pid), marks.shim):
+        for pid in _descendants(stats, marks.shim.pid):
+            found[pid] = stats[pid]
+    else:
+        thorough = True
+    for pid, stat in stats.items():
+        if pid in found or pid == own_pid:
+            continue
+        if (
+            stat.ref in marks.seen
+            or _in_session(procfs, marks, stat)
+            or (thorough and procfs.rank_name(pid) == marks.name)
+        ):
+            found[pid] = stat
+    if marks.shim is not None:
+        found.pop(marks.shim.pid, None)
+    return [stat for stat in found.values() if not stat.ended]
+
+
+def is_member(procfs: ProcFs, marks: Marks, pid: int) -> bool:
+    """Whether the process that has this pid *now* is the rank's and no shim.
+
+    Asked between opening a pidfd and signalling through it: if the pid changed hands in between, either the
+    answer is no, or the signal goes to a descriptor whose process is gone.
+    """
+    stat = procfs.stat(pid)
+    if stat is None or (marks.shim is not None and stat.ref == marks.shim):
+        return False
+    return (
+        stat.ref in marks.seen
+        or stat.ref == marks.leader
+        or _descends(procfs, stat, marks.shim)
+        or _in_session(procfs, marks, stat)
+        or procfs.rank_name(pid) == marks.name
+    )
+
+
+def _is(stat: Stat | None, ref: ProcessRef) -> bool:
+    return stat is not None and stat.starttime == ref.starttime
+
+
+def _descendants(stats: dict[int, Stat], root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for stat in stats.values():
+        children.setdefault(stat.ppid, []).append(stat.pid)
+    found, todo = [], [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def _descends(procfs: ProcFs, stat: Stat, shim: ProcessRef | None) -> bool:
+    """Walk up to the shim. A parent is believed only if the child still has it after it was read."""
+    while shim is not None and stat.ppid > 1:
+        parent = procfs.stat(stat.ppid)
+        again = procfs.stat(stat.pid)
+        if again is None or again.starttime != stat.starttime:
+            return False
+        if parent is None or again.ppid != stat.ppid:
+            stat = again
+            continue
+        if parent.ref == shim:
+            return True
+        stat = parent
+    return False
+
+
+def _in_session(procfs: ProcFs, marks: Marks, stat: Stat) -> bool:
+    """Whether it is in the leader's session, and that session is still the rank's.
+
+    The number of a session can be reused once all of it is gone. While the leader is there it is not;
+    afterwards only a process that still has the rank's own pipe as stdout or stderr is believed.
+    """
+    if marks.leader is None or stat.session != marks.leader.pid:
+        return False
+    if _is(procfs.stat(marks.leader.pid), marks.leader):
+        return True
+    mine = {f"pipe:[{inode}]" for inode in marks.pipes}
+    return any(procfs.descriptor_target(stat.pid, fd) in mine for fd in _STDOUT_AND_STDERR)

@@ -1,0 +1,101 @@
+"""What every runtime offers: four verbs, and the handle by which a rank is found again.
+
+A runtime makes a rank exist and knows what exists. Ending one is not its business: there is one kill path for
+all runtimes (`kill.py`), without D-Bus or Docker in it; `stop` only tidies what is left afterwards.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from sparkd.clock import Instant
+from sparkd.records.rank import RankSpec
+from sparkd_agent.procfs import RANK_VARIABLE, ProcessRef
+
+ALLOWED_ENVIRONMENT: Final = (
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LD_LIBRARY_PATH",
+    "LOGNAME",
+    "PATH",
+    "TMPDIR",
+    "TZ",
+    "USER",
+    "XDG_CACHE_HOME",
+)
+"""All that a rank gets of its agent's own environment."""
+
+DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a rank's leader is executed. `env` is the whole environment and may hold secrets."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str
+    uid: int | None = None
+    """None: the agent's own user."""
+    gid: int | None = None
+
+
+def make_launch(
+    spec: RankSpec,
+    command: tuple[str, ...],
+    *,
+    agent_env: Mapping[str, str],
+    rank_env: Mapping[str, str],
+    cwd: str,
+    uid: int | None = None,
+    gid: int | None = None,
+) -> Launch:
+    """Compose a rank's argv and environment from scratch.
+
+    `command` is the engine's own, from the agent's configuration. Later wins: the allow-list out of the
+    agent's environment, `[rank.env]` of the node, the spec, its secrets, and the rank's name, which nothing
+    overrides.
+    """
+    allowed = {name: agent_env[name] for name in ALLOWED_ENVIRONMENT if name in agent_env}
+    env = {"PATH": DEFAULT_PATH, **allowed, **rank_env, **spec.env, **spec.secrets, RANK_VARIABLE: spec.name}
+    return Launch(argv=command + spec.args, env=env, cwd=cwd, uid=uid, gid=gid)
+
+
+@dataclass(frozen=True, slots=True)
+class RankHandle:
+    """One rank as its runtime knows it; plain data, so that a ledger can keep it.
+
+    `shim` and `leader` are None for a rank that has a folder but no record: it was never started, or its shim
+    is just coming up. `pipes` are the inodes of the pipes that the rank's stdout and stderr were.
+    """
+
+    name: str
+    folder: str
+    boot: str
+    started: Instant
+    shim: ProcessRef | None = None
+    leader: ProcessRef | None = None
+    pipes: tuple[int, ...] = ()
+
+
+class Runtime(Protocol):
+    async def start(self, spec: RankSpec, launch: Launch) -> RankHandle:
+        """Make the rank exist, at most once per name.
+
+        Raises Spent when the name was ever started here, RankNotStarted when nothing of it runs.
+        """
+        ...
+
+    def list(self) -> list[RankHandle]:
+        """Everything this runtime has a record of, running or not."""
+        ...
+
+    async def stop(self, handle: RankHandle) -> None:
+        """Tidy up after a rank whose processes are gone. Idempotent."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """Remove the rank's records and log. From then on only the ledger prevents a second start."""
+        ...
