@@ -97,7 +97,7 @@ def intent_differences(old: Intent, new: Intent) -> tuple[str, ...]:
     lines = [
         f"{'.'.join(path)}: {_shown(before, path)} -> {_shown(after, path)}"
         for path in sorted(before.keys() | after.keys())
-        if before.get(path) != after.get(path)
+        if _shown(before, path) != _shown(after, path)
     ]
     for key, was, wanted in (
         ("nodes", ", ".join(old.nodes) or "any", ", ".join(new.nodes) or "any"),

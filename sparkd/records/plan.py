@@ -27,6 +27,14 @@ class PlannedEnv:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """One summand of what a rank needs of its node."""
+
+    label: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankPlan:
     rank: int
     node: str
@@ -55,3 +63,5 @@ class Plan:
     ranks: tuple[RankPlan, ...]
     notes: tuple[str, ...] = ()
     verdicts: tuple[Verdict, ...] = field(default=())
+    memory: tuple[MemoryLine, ...] = ()
+    """The sum that must fit each rank's node."""

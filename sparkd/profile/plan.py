@@ -1,0 +1,370 @@
+"""A profile applied to nodes: the argv and environment of every rank, each value with its origin.
+
+Pure: the same intent, facts and numbers give the same plan.
+"""
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sparkd.engine import flags
+from sparkd.engine.environment import is_secret_name
+from sparkd.engine.versions import VersionRange, release_of
+from sparkd.errors import EngineUnknown, UsageError
+from sparkd.profile.memory import memory_lines, need_bytes
+from sparkd.profile.merge import profile_of
+from sparkd.profile.models import model_paths
+from sparkd.profile.schema import CanaryCheck, Completion, Profile
+from sparkd.records.defaults import DEFAULTS, GIB
+from sparkd.records.intent import Descriptor, Intent
+from sparkd.records.names import RankName
+from sparkd.records.plan import Origin, Plan, PlannedArg, PlannedEnv, RankPlan
+from sparkd.records.rank import Address, Canary, Probe, RankSpec, RuntimeName
+from sparkd.records.report import EngineFacts, NodeFacts
+from sparkd.records.verdict import Severity, Verdict
+
+API_KEY_VARIABLE: Final = "VLLM_API_KEY"
+_QUIET_ENV: Final = {
+    "HF_HUB_OFFLINE": ("1", "every node serves the files that were compared"),
+    "VLLM_NO_USAGE_STATS": ("1", "no telemetry"),
+    "DO_NOT_TRACK": ("1", "no telemetry"),
+}
+
+
+def needs_api_key(intent: Intent, nodes: Sequence[NodeFacts]) -> bool:
+    """Whether clients of this deployment must show a key: `api.key: generate`, and not on loopback only."""
+    profile = profile_of(intent)
+    return profile.api.key == "generate" and not _is_loopback(_api_host(profile, nodes[0]))
+
+
+def build_plan(
+    name: str,
+    intent: Intent,
+    nodes: Sequence[NodeFacts],
+    *,
+    generation: int,
+    serial: int,
+    api_port: int,
+    rendezvous_port: int,
+    rendezvous_ports: Sequence[int] = (),
+    model_path: str | Mapping[str, str] | None = None,
+    api_key: str | None = None,
+) -> Plan:
+    """The plan of one generation on `nodes`, in rank order; nodes beyond the layout are spares.
+
+    `rendezvous_ports` are those of earlier generations, oldest first. `model_path` is where agents found the
+    model, for all nodes or by node id; without it the first place to look is planned. `api_key` goes into
+    rank 0's secrets and nowhere else.
+
+    Raises UsageError when the nodes cannot carry the layout, EngineUnknown for a node without an engine,
+    ProfileError if the stored profile is not valid for this version of sparkd.
+    """
+    profile = profile_of(intent)
+    ranks = profile.layout.ranks
+    if len(nodes) < ranks:
+        raise UsageError(
+            f"{name} needs {ranks} nodes (tp {profile.layout.tp} x pp {profile.layout.pp}), "
+            f"one for each rank; {len(nodes)} given"
+        )
+    members = tuple(nodes[:ranks])
+    api = Address(_api_host(profile, members[0]), api_port)
+    rendezvous = Address(members[0].fabric_address, rendezvous_port)
+    served = (name, profile.model.id) if profile.model.id else (name,)
+    descriptor = Descriptor(
+        name=name,
+        intent=intent,
+        serial=serial,
+        generation=generation,
+        nodes=tuple(node.id for node in members),
+        api_port=api_port,
+        rendezvous_ports=(*(port for port in rendezvous_ports if port != rendezvous_port), rendezvous_port),
+    )
+    lines = memory_lines(profile.memory)
+    planned = tuple(
+        _rank_plan(
+            rank,
+            node,
+            profile,
+            descriptor,
+            api=api,
+            rendezvous=rendezvous,
+            served=served,
+            model=_model_path(model_path, profile, node),
+            api_key=api_key,
+        )
+        for rank, node in enumerate(members)
+    )
+    return Plan(
+        deployment=name,
+        profile=intent.profile_name,
+        generation=generation,
+        model_path=planned[0].args[1].words[0],
+        api=api,
+        rendezvous=rendezvous,
+        served_names=served,
+        ranks=planned,
+        notes=_notes(intent, profile, nodes),
+        verdicts=_verdicts(profile, members, need_bytes(lines)),
+        memory=lines,
+    )
+
+
+def _model_path(given: str | Mapping[str, str] | None, profile: Profile, node: NodeFacts) -> str:
+    if isinstance(given, str):
+        return given
+    if given is not None and node.id in given:
+        return given[node.id]
+    return model_paths(profile.model, node)[0]
+
+
+def _rank_plan(
+    rank: int,
+    node: NodeFacts,
+    profile: Profile,
+    descriptor: Descriptor,
+    *,
+    api: Address,
+    rendezvous: Address,
+    served: tuple[str, ...],
+    model: str,
+    api_key: str | None,
+) -> RankPlan:
+    origins = descriptor.intent.origins
+    engine = _engine(node)
+    args = (
+        PlannedArg(("serve",), "sparkd"),
+        PlannedArg((model,), *_origin(origins, "model.path", "model.id")),
+        *_own_args(rank, profile, api, rendezvous, served),
+        *_profile_args(profile.engine.args, origins),
+    )
+    env = _env(node, profile.env, origins)
+    ranks = profile.layout.ranks
+    spec = RankSpec(
+        name=str(RankName(descriptor.name, descriptor.generation, rank)),
+        deployment=descriptor.name,
+        generation=descriptor.generation,
+        rank=rank,
+        ranks=ranks,
+        runtime=_runtime(node, descriptor.intent.image),
+        engine=engine.name,
+        args=tuple(word for arg in args for word in arg.words),
+        env={variable.name: variable.value for variable in env if not _is_nodes_secret(variable)},
+        rendezvous=rendezvous,
+        descriptor=descriptor,
+        probe=_probe(profile, api, served[0]) if rank == 0 else None,
+        weights_bytes=round(profile.memory.weights_gib * GIB),
+        grace_s=DEFAULTS.down_grace_s,
+        boot_max_s=profile.boot.max_s,
+        log_cap_bytes=DEFAULTS.log_segments * DEFAULTS.log_segment_bytes,
+        secrets={API_KEY_VARIABLE: api_key} if rank == 0 and api_key is not None else {},
+    )
+    return RankPlan(rank, node.id, node.name, node.address, engine.command, args, env, spec)
+
+
+def _own_args(
+    rank: int, profile: Profile, api: Address, rendezvous: Address, served: tuple[str, ...]
+) -> list[PlannedArg]:
+    def own(flag: str, *values: object, origin: Origin = "sparkd", note: str = "") -> PlannedArg:
+        return PlannedArg((f"--{flag}", *(str(value) for value in values)), origin, note)
+
+    layout = profile.layout
+    args = [own("served-model-name", *served, note="deployment, then Hub id" if len(served) > 1 else "")]
+    if rank == 0:
+        args += [own("host", api.host), own("port", api.port)]
+    args.append(own("tensor-parallel-size", layout.tp, note="layout.tp"))
+    if layout.pp > 1:
+        args.append(own("pipeline-parallel-size", layout.pp, note="layout.pp"))
+    if layout.ranks > 1:
+        args += [
+            own("nnodes", layout.ranks),
+            own("node-rank", rank),
+            own("master-addr", rendezvous.host, origin="fabric"),
+            own("master-port", rendezvous.port),
+            own("distributed-executor-backend", "mp"),
+        ]
+    if rank > 0:
+        args.append(own("headless"))
+    return args
+
+
+def _profile_args(args: Mapping[str, Any], origins: Mapping[str, str]) -> list[PlannedArg]:
+    planned = []
+    for name, value in args.items():
+        prefix = f"engine.args.{name}"
+        # Parts of one JSON word may come from several layers; the last one that had a say is its origin.
+        parts = {
+            key: label for key, label in origins.items() if key == prefix or key.startswith(f"{prefix}.")
+        }
+        labels = list(dict.fromkeys(parts.values()))
+        origin, note = _last(labels)
+        if len(labels) > 1:
+            note = "; ".join(f"{key.removeprefix(prefix + '.')}: {label}" for key, label in parts.items())
+        planned += [PlannedArg(words, origin, note) for words in flags.render(name, value)]
+    return planned
+
+
+def _env(
+    node: NodeFacts, profile_env: Mapping[str, str], origins: Mapping[str, str]
+) -> tuple[PlannedEnv, ...]:
+    """Later wins: sparkd and fabric, the profile, the node's own `[rank.env]`. Empty values are left out."""
+    found: dict[str, PlannedEnv] = {}
+
+    def put(name: str, value: str, origin: Origin, note: str = "") -> None:
+        found[name] = PlannedEnv(name, value, origin, note)
+
+    put("VLLM_HOST_IP", node.fabric_address, "fabric")
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        put(variable, node.fabric_interface or "", "fabric")
+    for variable, (value, note) in _QUIET_ENV.items():
+        put(variable, value, "default", note)
+    for variable, value in profile_env.items():
+        put(variable, value, *_origin(origins, f"env.{variable}"))
+    for variable, value in node.rank_env.items():
+        if is_secret_name(variable) and value:
+            # Set by the agent from its own configuration; its value is nobody else's business.
+            put(variable, "(hidden)", "node", "set by the node")
+        else:
+            put(variable, value, "node")
+    return tuple(variable for variable in found.values() if variable.value)
+
+
+def _is_nodes_secret(variable: PlannedEnv) -> bool:
+    return variable.origin == "node" and is_secret_name(variable.name)
+
+
+def _origin(origins: Mapping[str, str], *paths: str) -> tuple[Origin, str]:
+    return _last([origins[path] for path in paths if origins.get(path, "default") != "default"])
+
+
+def _last(labels: Sequence[str]) -> tuple[Origin, str]:
+    """The plan's word for the label that had the last say, and the label itself where it says more."""
+    rank: tuple[tuple[str, Origin], ...] = (("-- ", "argument"), ("--set ", "set"), ("variant ", "variant"))
+    for prefix, origin in rank:
+        for label in reversed(labels):
+            if label.startswith(prefix):
+                return origin, label
+    return "profile", ""
+
+
+def _engine(node: NodeFacts) -> EngineFacts:
+    if not node.engines:
+        raise EngineUnknown(f"node {node.name} has no engine; name one in its agent.toml ([engine.default])")
+    return next((engine for engine in node.engines if engine.name == "default"), node.engines[0])
+
+
+def _runtime(node: NodeFacts, image: str | None) -> RuntimeName:
+    wanted: tuple[RuntimeName, ...] = ("docker",) if image else ("systemd", "process")
+    for runtime in wanted:
+        if runtime in node.runtimes:
+            return runtime
+    offered = ", ".join(node.runtimes) or "none"
+    raise UsageError(f"node {node.name} cannot run ranks by {' or '.join(wanted)} (it has: {offered})")
+
+
+def _api_host(profile: Profile, head: NodeFacts) -> str:
+    if profile.api.host != "node":
+        return profile.api.host
+    return "127.0.0.1" if head.local else head.address
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _probe(profile: Profile, api: Address, model: str) -> Probe:
+    ready = profile.ready
+    return Probe(
+        api=api,
+        model=model,
+        canaries=tuple(_canary(canary) for canary in ready.canaries),
+        warmup=tuple(_canary(completion) for completion in ready.warmup),
+        pulse_silence_s=ready.pulse.silence_s,
+        pulse_timeout_s=ready.pulse.timeout_s,
+    )
+
+
+def _canary(completion: Completion) -> Canary:
+    return Canary(
+        messages=tuple(completion.messages),
+        max_tokens=completion.max_tokens,
+        contains=completion.expect.contains if isinstance(completion, CanaryCheck) else None,
+        timeout_s=completion.timeout_s,
+    )
+
+
+def _notes(intent: Intent, profile: Profile, nodes: Sequence[NodeFacts]) -> tuple[str, ...]:
+    notes = [
+        f"--{name} is no flag that sparkd knows; passed on as it is"
+        for name in profile.engine.args
+        if flags.kind_of(name) == "unknown"
+    ]
+    if needs_api_key(intent, nodes):
+        notes.append("clients need an API key; `sparkd key NAME` shows it once the deployment exists")
+    spares = [node.name for node in nodes[profile.layout.ranks :]]
+    if spares:
+        notes.append(f"spare: {', '.join(spares)}")
+    return tuple(notes)
+
+
+def _verdicts(profile: Profile, members: Sequence[NodeFacts], need: int) -> tuple[Verdict, ...]:
+    verdicts = [
+        verdict
+        for node in members
+        for verdict in (_engine_verdict(profile, node), _memory_verdict(node, need))
+        if verdict is not None
+    ]
+    if profile.engine.files:
+        verdicts.append(
+            Verdict(
+                id="ENGINE_FILES",
+                severity=Severity.BLOCK,
+                title="engine.files are not carried to nodes yet",
+                evidence=", ".join(profile.engine.files),
+                remedy="put the files on every node and name them by absolute path in engine.args",
+            )
+        )
+    for mod in profile.mods:
+        verdicts.append(
+            Verdict(
+                id="MOD_UNKNOWN",
+                severity=Severity.BLOCK if mod.required else Severity.WARN,
+                title=f"mod {mod.name} does not exist",
+                remedy="remove it from `mods`, or set `required: false`",
+            )
+        )
+    return tuple(verdicts)
+
+
+def _engine_verdict(profile: Profile, node: NodeFacts) -> Verdict | None:
+    engine = _engine(node)
+    try:
+        if engine.version is None or VersionRange.parse(profile.engine.vllm).contains(engine.version):
+            return None
+        development = release_of(engine.version)[1]
+    except ValueError:
+        development = True
+    return Verdict(
+        id="ENGINE_VERSION",
+        # Numbers of development builds say little about what is in them.
+        severity=Severity.WARN if development else Severity.BLOCK,
+        title="the profile is for other versions of vLLM",
+        evidence=f"vLLM {engine.version} on {node.name}, the profile wants {profile.engine.vllm}",
+        remedy="install such a version, or change engine.vllm if you know that this one serves the model",
+        node=node.id,
+    )
+
+
+def _memory_verdict(node: NodeFacts, need: int) -> Verdict | None:
+    if not 0 < node.memory_total < need:
+        return None
+    return Verdict(
+        id="MEMORY_FIT",
+        severity=Severity.BLOCK,
+        title="a rank needs more memory than the node has",
+        evidence=f"{need / GIB:.1f} GiB needed, {node.memory_total / GIB:.1f} GiB on {node.name}",
+        remedy="choose a layout with more nodes, or a smaller model or context",
+        node=node.id,
+    )
