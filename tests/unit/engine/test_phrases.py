@@ -106,8 +106,8 @@ def test_wordings(line: str, phase: RankPhase, percent: float | None, detail: st
 @pytest.mark.parametrize(
     "line",
     [
-        "(EngineCore pid=1) INFO 11-30 07:48:35 [s.py:1] No available shared memory broadcast block found in 60 s",
-        "(APIServer pid=1) INFO 11-30 07:49:01 [l.py:1] Engine 000: Avg generation throughput: 0.0 tokens/s, ...",
+        "(EngineCore pid=1) INFO 11-30 [s.py:1] No available shared memory broadcast block found in 60 s",
+        "(APIServer pid=1) INFO 11-30 [l.py:1] Engine 000: Avg generation throughput: 0.0 tokens/s, ...",
         'INFO:     127.0.0.1:52508 - "GET /health HTTP/1.1" 200 OK',
         "[W1130 07:48:30.1 TCPStore.cpp:347] [c10d] TCPStore recvValueWithTimeout failed: Broken pipe",
         "(APIServer pid=1) INFO 11-30 [u.py:1] Waiting for 1 local, 0 remote core engine proc(s) to start.",
