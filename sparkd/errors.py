@@ -12,6 +12,7 @@
     │   ├── Spent                   spent             409   1     this rank's name was started before
     │   └── NeedsHello              needs-hello       409   1     this run has not said hello to this instance
     ├── Unauthorized                unauthorized      401   3
+    ├── TooLarge                    too-large         413   1     a body over the bound
     ├── Unavailable                 unavailable       503   3
     │   ├── CoordinatorUnreachable  unreachable       -     3
     │   └── CoordinatorStarting     starting          503   3
@@ -97,6 +98,11 @@ class Unauthorized(SparkdError):
     code = "unauthorized"
     http_status = 401
     exit_code = 3
+
+
+class TooLarge(SparkdError):
+    code = "too-large"
+    http_status = 413
 
 
 class Unavailable(SparkdError):

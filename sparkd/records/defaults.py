@@ -17,6 +17,8 @@ MIB: Final = 1 << 20
 class Defaults:
     # Contact between coordinator and agents.
     beat_s: float = 1.0
+    tick_s: float = 0.25
+    """How often the coordinator looks at its deadlines."""
     lease_s: float = 6.0
     node_suspect_s: float = 2.0
     node_silent_s: float = 4.0
@@ -86,7 +88,10 @@ class Defaults:
     body_bytes: int = 8 * MIB
     """The largest request body either server reads."""
     events_kept: int = 10_000
-    outbox_rows: int = 10_000
+    outbox_batch: int = 256
+    """Exits and task results in one report; the rest waits in the ledger for the next."""
+    generations_kept: int = 3
+    """Ended ranks of a deployment whose logs and ledger rows a node keeps."""
 
     # Command line.
     client_connect_s: float = 5.0

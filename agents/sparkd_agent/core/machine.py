@@ -81,7 +81,7 @@ def _take(core: Core, document: Document) -> Step:
         document=document,
         deployments=deployments,
         refusals={},
-        begun=core.begun | {task.id for task in document.tasks},
+        begun=frozenset(task.id for task in document.tasks),
     )
     core, acts = _reconcile(core)
     core = replace(core, generations=generations)

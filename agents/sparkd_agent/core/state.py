@@ -48,7 +48,7 @@ class Core:
     refusals: dict[str, Refusal] = field(default_factory=dict)
     lease_until: float = 0.0
     begun: frozenset[str] = frozenset()
-    """Task ids that this run has begun."""
+    """Tasks of the document that this run has begun. Order keeps an older list from coming back."""
 
 
 # What can happen. -----------------------------------------------------------------------------------

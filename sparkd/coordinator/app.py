@@ -1,0 +1,203 @@
+"""The REST API (design §11). Handlers translate; the reconciler and the fleet machine decide."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Body, FastAPI, Header, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import StreamingResponse
+
+import sparkd
+from sparkd.coordinator import metrics, view
+from sparkd.coordinator.agent_api import answer_error
+from sparkd.coordinator.guard import problem
+from sparkd.coordinator.logs import LogReader
+from sparkd.coordinator.planner import plan_now
+from sparkd.coordinator.reconciler import Reconciler
+from sparkd.coordinator.store import Store
+from sparkd.errors import IntentDiffers, NotFound, SparkdError, UsageError
+from sparkd.gang.machine import ENDED
+from sparkd.profile.merge import intent_differences
+from sparkd.records.answer import CommandAnswer, Problem
+from sparkd.records.event import Event
+from sparkd.records.intent import Intent
+from sparkd.records.plan import Plan
+from sparkd.records.status import DeploymentStatus, NodeStatus, RankStatus, Status
+
+_SSE_KEEPALIVE_S = 15.0
+
+
+class _Json(Response):
+    """A record as JSON, by msgspec: the same bytes on every interface."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return msgspec.json.encode(content)
+
+
+def rest_app(reconciler: Reconciler, store: Store) -> FastAPI:
+    """All routes under `/v1`, `/healthz` and `/metrics`."""
+    app = FastAPI(
+        title="sparkd",
+        version=sparkd.__version__,
+        default_response_class=_Json,
+        docs_url=None,
+        redoc_url=None,
+        responses={"4XX": {"model": Problem}, "5XX": {"model": Problem}},
+    )
+    app.add_exception_handler(SparkdError, answer_error)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    _add_reads(app, reconciler, store)
+    _add_commands(app, reconciler)
+    _add_streams(app, reconciler)
+    return app
+
+
+async def _answer_invalid(_: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    problems = [f"{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors()]
+    body = {**problem(UsageError("; ".join(problems))), "status": 422, "problems": problems}
+    return Response(msgspec.json.encode(body), 422, media_type="application/problem+json")
+
+
+def _find(reconciler: Reconciler, name: str) -> DeploymentStatus:
+    fleet = reconciler.fleet
+    gang = fleet.gangs.get(name)
+    if gang is None:
+        known = ", ".join(sorted(fleet.gangs)) or "none"
+        raise NotFound(f"no deployment is called {name!r} (known: {known})")
+    return view.deployment_status(fleet, gang, reconciler.now())
+
+
+def _add_reads(app: FastAPI, reconciler: Reconciler, store: Store) -> None:
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        if reconciler.storage_error:
+            return _Json({"status": "degraded", "reason": reconciler.storage_error}, 503)
+        return _Json({"status": "ok"})
+
+    @app.get("/metrics")
+    async def get_metrics() -> Response:
+        body = metrics.render(view.status(reconciler.fleet, reconciler.now()))
+        return Response(body, media_type=metrics.CONTENT_TYPE)
+
+    @app.get("/v1/status", response_model=Status)
+    async def get_status() -> Response:
+        return _Json(view.status(reconciler.fleet, reconciler.now()))
+
+    @app.get("/v1/nodes", response_model=list[NodeStatus])
+    async def get_nodes() -> Response:
+        return _Json(view.node_statuses(reconciler.fleet))
+
+    @app.get("/v1/deployments", response_model=list[DeploymentStatus])
+    async def get_deployments() -> Response:
+        return _Json(view.status(reconciler.fleet, reconciler.now()).deployments)
+
+    @app.get("/v1/deployments/{name}", response_model=DeploymentStatus)
+    async def get_deployment(name: str) -> Response:
+        return _Json(_find(reconciler, name))
+
+    @app.get("/v1/deployments/{name}/ready")
+    async def get_ready(name: str) -> Response:
+        found = _find(reconciler, name)
+        code = 200 if found.phase == "ready" else 503
+        return _Json({"ready": code == 200, "phase": found.phase, "reason": found.reason}, code)
+
+    @app.get("/v1/deployments/{name}/ranks", response_model=list[RankStatus])
+    async def get_ranks(name: str) -> Response:
+        return _Json(_find(reconciler, name).ranks)
+
+    @app.get("/v1/deployments/{name}/incidents")
+    async def get_incidents(name: str) -> Response:
+        _find(reconciler, name)
+        return _Json(store.incidents(name))
+
+
+def _add_commands(app: FastAPI, reconciler: Reconciler) -> None:
+    def answer(name: str, outcome: Any) -> CommandAnswer:
+        nodes = reconciler.fleet.nodes.values()
+        recorded = sum(1 for node in nodes if node.settled)
+        return CommandAnswer(_find(reconciler, name), outcome, recorded, len(reconciler.fleet.nodes))
+
+    @app.put("/v1/deployments/{name}", response_model=CommandAnswer)
+    async def put_deployment(name: str, intent: Annotated[Intent, Body(embed=True)]) -> Response:
+        try:
+            outcome = reconciler.up(name, intent)
+        except IntentDiffers as error:
+            running = reconciler.fleet.gangs[name].record.intent
+            raise IntentDiffers(str(error), intent_differences(running, intent)) from error
+        return _Json(answer(name, outcome), 201 if outcome == "created" else 200)
+
+    @app.delete("/v1/deployments/{name}", response_model=CommandAnswer)
+    async def delete_deployment(name: str) -> Response:
+        reconciler.down(name)
+        ended = reconciler.fleet.gangs[name].record.phase in ENDED
+        return _Json(answer(name, "stopped" if ended else "stopping"))
+
+    @app.post("/v1/deployments/{name}/restart", response_model=CommandAnswer)
+    async def restart_deployment(name: str, generation: Annotated[int, Body(embed=True)]) -> Response:
+        reconciler.restart(name, generation)
+        return _Json(answer(name, "restarting"))
+
+    @app.post("/v1/plan", response_model=Plan)
+    async def post_plan(name: Annotated[str, Body()], intent: Annotated[Intent, Body()]) -> Response:
+        return _Json(plan_now(reconciler.fleet, name, intent))
+
+
+def _add_streams(app: FastAPI, reconciler: Reconciler) -> None:
+    @app.get("/v1/events")
+    async def get_events(
+        last_event_id: Annotated[str | None, Header()] = None,
+        deployment: str | None = None,
+        follow: bool = True,
+        limit: Annotated[int, Query(ge=0, le=10_000)] = 100,
+    ) -> Response:
+        if not follow:
+            recent = reconciler.events.recent(limit, deployment)
+            return _Json([event.wire() for event in recent])
+        stream = _event_stream(reconciler, last_event_id, deployment)
+        return StreamingResponse(stream, media_type="text/event-stream")
+
+    @app.get("/v1/deployments/{name}/logs")
+    async def get_logs(  # noqa: PLR0917 - FastAPI passes query parameters by name
+        name: str,
+        rank: int | None = None,
+        generation: int | None = None,
+        since: float | None = None,
+        lines: Annotated[int, Query(ge=1, le=100_000)] = 1000,
+        follow: bool = False,
+    ) -> Response:
+        _find(reconciler, name)
+        reader = LogReader(reconciler, name, rank=rank, generation=generation, since=since, lines=lines)
+        return StreamingResponse(reader.stream(follow=follow), media_type="application/x-ndjson")
+
+
+async def _event_stream(
+    reconciler: Reconciler, after: str | None, deployment: str | None
+) -> AsyncIterator[bytes]:
+    """Events after the one named; an id that is not known gets `reset` with the full status first."""
+    log = reconciler.events
+    position = after if after is not None else log.newest_id()
+    yield b": sparkd\n\n"
+    while not log.closed:
+        fresh = log.after(position) if position is not None else log.recent(1)
+        if fresh is None:
+            position = log.newest_id()
+            body = msgspec.json.encode(view.status(reconciler.fleet, reconciler.now()))
+            yield f"id: {position or ''}\nevent: reset\ndata: ".encode() + body + b"\n\n"
+            continue
+        for event in fresh:
+            position = event.id
+            if deployment in (None, event.deployment):
+                yield _sse(event)
+        if not fresh:
+            await log.wait(_SSE_KEEPALIVE_S)
+            yield b": alive\n\n"
+
+
+def _sse(event: Event) -> bytes:
+    body = msgspec.json.encode(event.wire())
+    return f"id: {event.id}\nevent: {event.kind}\ndata: ".encode() + body + b"\n\n"

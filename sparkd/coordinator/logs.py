@@ -1,0 +1,109 @@
+"""Log lines of ranks for people: asked from the nodes, which keep them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from sparkd.coordinator.reconciler import Reconciler
+from sparkd.errors import NotFound
+from sparkd.gang.state import PendingTask
+from sparkd.records.document import Task
+from sparkd.records.names import RankName
+from sparkd.records.report import LogChunk
+
+_ASK_TIMEOUT_S = 10.0
+
+
+class LogReader:
+    """One request for log lines. `rank` None means all; `generation` None means the newest.
+
+    Raises NotFound when there is nothing to read from.
+    """
+
+    def __init__(
+        self,
+        reconciler: Reconciler,
+        deployment: str,
+        *,
+        rank: int | None,
+        generation: int | None,
+        since: float | None,
+        lines: int,
+    ) -> None:
+        self._reconciler = reconciler
+        record = reconciler.fleet.gangs[deployment].record
+        self._generation = record.generation if generation is None else generation
+        self._nodes = record.nodes
+        self._since = since
+        self._lines = lines
+        if not record.nodes or self._generation < 1:
+            raise NotFound(f"{deployment} was not started yet: there are no log lines")
+        ranks = range(len(record.nodes)) if rank is None else [rank]
+        if rank is not None and not 0 <= rank < len(record.nodes):
+            raise NotFound(f"{deployment} has ranks 0 to {len(record.nodes) - 1}, not {rank}")
+        self._names = {r: str(RankName(deployment, self._generation, r)) for r in ranks}
+
+    async def stream(self, *, follow: bool) -> AsyncIterator[bytes]:
+        """NDJSON: `{"rank", "at", "stream", "text"}` per line, merged by time; live lines as they come."""
+        answers = await asyncio.gather(*(self._ask(rank, name) for rank, name in self._names.items()))
+        known = sorted((line for lines, _ in answers for line in lines), key=lambda line: float(line["at"]))
+        for line in known[-self._lines :]:
+            yield msgspec.json.encode(line) + b"\n"
+        if not follow:
+            return
+        offsets = dict(zip(self._names, (offset for _, offset in answers), strict=True))
+        queue: asyncio.Queue[tuple[int, LogChunk]] = asyncio.Queue()
+        async with asyncio.TaskGroup() as group:
+            pumps = [group.create_task(self._pump(rank, offsets[rank], queue)) for rank in self._names]
+            try:
+                while not self._reconciler.events.closed:
+                    try:
+                        rank, chunk = await asyncio.wait_for(queue.get(), 1.0)
+                    except TimeoutError:
+                        continue
+                    for line in parse_lines(rank, chunk.text):
+                        yield msgspec.json.encode(line) + b"\n"
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+
+    async def _pump(self, rank: int, offset: int, into: "asyncio.Queue[tuple[int, LogChunk]]") -> None:
+        node, name = self._nodes[rank], self._names[rank]
+        queue = self._reconciler.read_log(node, name, offset)
+        try:
+            while True:
+                into.put_nowait((rank, await queue.get()))
+        finally:
+            self._reconciler.unread_log(node, name, queue)
+
+    async def _ask(self, rank: int, name: str) -> tuple[list[dict[str, Any]], int]:
+        """The last lines of one rank and the offset after them; a note where a node does not answer."""
+        now = self._reconciler.now()
+        args = {"rank": name, "lines": self._lines, "since": self._since}
+        task = Task(f"log.{name}.{now.wall:.6f}", "log", args, _ASK_TIMEOUT_S)
+        try:
+            result = await self._reconciler.errand(
+                PendingTask(self._nodes[rank], task, now.mono + _ASK_TIMEOUT_S)
+            )
+        except TimeoutError:
+            text = f"node {self._nodes[rank]} did not answer"
+            return [{"rank": rank, "at": now.wall, "stream": "shim", "text": text}], 0
+        if not result.ok:
+            text = result.error or "no log"
+            return [{"rank": rank, "at": now.wall, "stream": "shim", "text": text}], 0
+        lines = parse_lines(rank, str(result.result["text"]))
+        return lines, int(result.result["offset"])
+
+
+def parse_lines(rank: int, text: str) -> list[dict[str, Any]]:
+    """Lines as the shim stamps them: `<mono ns> <wall ns> <1|2|!> text`."""
+    streams = {"1": "out", "2": "err"}
+    lines = []
+    for raw in text.splitlines():
+        parts = raw.split(" ", 3)
+        if len(parts) == 4 and parts[1].isdigit():
+            stream = streams.get(parts[2], "shim")
+            lines.append({"rank": rank, "at": int(parts[1]) / 1e9, "stream": stream, "text": parts[3]})
+    return lines

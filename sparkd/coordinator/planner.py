@@ -1,0 +1,70 @@
+"""Plans for the gang machine and for people who only want to look."""
+
+from collections.abc import Mapping
+
+from sparkd.coordinator.keys import KeyRing
+from sparkd.errors import CoordinatorStarting, UsageError
+from sparkd.fleet.machine import world_of
+from sparkd.fleet.nodes import Node
+from sparkd.fleet.placement import place
+from sparkd.fleet.state import Fleet
+from sparkd.gang.boot import rank_count
+from sparkd.gang.record import GangRecord
+from sparkd.gang.state import Launch, Planner
+from sparkd.profile.plan import build_plan, needs_api_key
+from sparkd.records.defaults import DEFAULTS
+from sparkd.records.intent import Intent
+from sparkd.records.plan import Plan
+from sparkd.records.report import NodeFacts
+
+
+def make_planner(keys: KeyRing) -> Planner:
+    """The planner that a fleet hands to its gangs."""
+
+    def plan(record: GangRecord, nodes: tuple[Node, ...], model_paths: Mapping[str, str]) -> Launch:
+        facts = tuple(_facts(node) for node in nodes)
+        key = keys.make(record.name) if needs_api_key(record.intent, facts) else None
+        made = build_plan(
+            record.name,
+            record.intent,
+            facts,
+            generation=record.generation,
+            serial=record.serial,
+            api_port=record.api_port,
+            rendezvous_port=record.rendezvous_ports[-1],
+            rendezvous_ports=record.rendezvous_ports[:-1],
+            model_path=dict(model_paths),
+            api_key=key,
+        )
+        return Launch(tuple(rank.spec for rank in made.ranks), made.verdicts)
+
+    return plan
+
+
+def plan_now(fleet: Fleet, name: str, intent: Intent) -> Plan:
+    """What `up` would start now. Raises UsageError when the nodes for it are not there."""
+    gang = fleet.gangs.get(name)
+    if gang is not None and gang.record.nodes:
+        ids = gang.record.nodes
+    else:
+        world = world_of(fleet, name)
+        placement = place(rank_count(intent.profile), intent.nodes, world.nodes, world.occupied)
+        if placement.missing:
+            raise UsageError(f"cannot plan {name}: needs {placement.missing}")
+        ids = placement.nodes
+    record = gang.record if gang is not None else None
+    return build_plan(
+        name,
+        intent,
+        tuple(_facts(fleet.nodes[node_id]) for node_id in ids),
+        generation=(record.generation if record else 0) + 1,
+        serial=record.serial if record else 1,
+        api_port=(record.api_port if record else 0) or DEFAULTS.api_port_first,
+        rendezvous_port=DEFAULTS.rendezvous_port_first,
+    )
+
+
+def _facts(node: Node) -> NodeFacts:
+    if node.facts is None:
+        raise CoordinatorStarting(f"node {node.name} has not said hello yet")
+    return node.facts

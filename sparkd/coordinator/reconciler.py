@@ -1,0 +1,239 @@
+"""The reconciler: feeds what happens to the fleet machine, stores, then shows. It decides nothing."""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from sparkd.clock import Clock, Instant
+from sparkd.coordinator.events import EventLog
+from sparkd.coordinator.store import Changes, Store
+from sparkd.errors import Unavailable
+from sparkd.fleet import machine
+from sparkd.fleet.state import Commands, ErrandDone, Fleet, NodeSaid, Superseded, Told
+from sparkd.gang.state import PendingTask, Say, WriteIncident
+from sparkd.records.defaults import DEFAULTS, Defaults
+from sparkd.records.document import Document, Follow, Revision
+from sparkd.records.event import Event
+from sparkd.records.intent import Intent
+from sparkd.records.report import Caller, Hello, LogChunk, Report, ReportAnswer, TaskResult, Welcome
+
+log = logging.getLogger("sparkd.coordinator")
+
+T = TypeVar("T")
+
+
+class Reconciler:
+    """Owns the fleet's state. Every change goes through `_apply`: step, commit, publish, in that order.
+
+    Methods run on the event loop and never wait for I/O except the database's commit, so that no two steps
+    overlap. Raises what the fleet machine raises; Unavailable when the database cannot be written, and then
+    nothing has changed.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        store: Store,
+        clock: Clock,
+        *,
+        limits: Defaults = DEFAULTS,
+        on_superseded: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.fleet = fleet
+        self.events = EventLog(store.events())
+        self._store = store
+        self._clock = clock
+        self._limits = limits
+        self._on_superseded = on_superseded
+        self._event_number = 0
+        self._polls: dict[str, set[asyncio.Event]] = {}
+        self._errands: dict[str, asyncio.Future[TaskResult]] = {}
+        self._log_readers: dict[str, set[asyncio.Queue[LogChunk]]] = {}
+        self.storage_error: str | None = None
+        self._closing = False
+
+    # Agents.
+
+    def hello(self, hello: Hello) -> Welcome:
+        return self._apply(lambda fleet, now: machine.hello(fleet, hello, now, self._limits))
+
+    def report(self, report: Report) -> ReportAnswer:
+        answer = self._apply(lambda fleet, now: machine.report(fleet, report, now, self._limits))
+        for chunk in report.logs:
+            for queue in self._log_readers.get(chunk.rank, ()):
+                if not queue.full():
+                    queue.put_nowait(chunk)
+        return answer
+
+    async def document(self, caller: Caller, after: Revision) -> Document | None:
+        """The node's newest document as soon as it is newer than `after`; None after the poll's time.
+
+        Raises NeedsHello, also when another run of the agent says hello while this one waits.
+        """
+        wake = asyncio.Event()
+        waiting = self._polls.setdefault(caller.node, set())
+        deadline = self._clock.now().mono + self._limits.document_poll_s
+        waiting.add(wake)
+        try:
+            while True:
+                wake.clear()
+                machine.check_greeted(self.fleet, caller)
+                document = self.fleet.documents.get(caller.node)
+                if document is not None and document.order > after:
+                    return document
+                rest = deadline - self._clock.now().mono
+                if rest <= 0 or self._closing:
+                    return None
+                try:
+                    await asyncio.wait_for(wake.wait(), rest)
+                except TimeoutError:
+                    return None
+        finally:
+            waiting.discard(wake)
+
+    # People.
+
+    def up(self, name: str, intent: Intent) -> str:
+        return self._apply(lambda fleet, now: machine.up(fleet, name, intent, now, self._limits))
+
+    def down(self, name: str) -> None:
+        self._apply(lambda fleet, now: (*machine.down(fleet, name, now, self._limits), None))
+
+    def restart(self, name: str, generation: int) -> None:
+        self._apply(lambda fleet, now: (*machine.restart(fleet, name, generation, now, self._limits), None))
+
+    async def errand(self, pending: PendingTask) -> TaskResult:
+        """Ask a node something for a person. Raises TimeoutError when it does not answer in time."""
+        future: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
+        self._errands[pending.task.id] = future
+        try:
+            self._apply(lambda fleet, _: (machine.send_errand(fleet, pending), (), None))
+            return await asyncio.wait_for(future, pending.task.deadline_s)
+        finally:
+            self._errands.pop(pending.task.id, None)
+
+    def read_log(self, node: str, rank: str, offset: int) -> "asyncio.Queue[LogChunk]":
+        """Have a node send a rank's lines from `offset` on; they arrive in the queue until `unread_log`."""
+        queue: asyncio.Queue[LogChunk] = asyncio.Queue(maxsize=1000)
+        self._log_readers.setdefault(rank, set()).add(queue)
+        self._follow(node, rank, offset)
+        return queue
+
+    def unread_log(self, node: str, rank: str, queue: "asyncio.Queue[LogChunk]") -> None:
+        readers = self._log_readers.get(rank, set())
+        readers.discard(queue)
+        if not readers:
+            self._log_readers.pop(rank, None)
+            self._follow(node, rank, None)
+
+    def _follow(self, node: str, rank: str, offset: int | None) -> None:
+        rest = tuple(f for f in self.fleet.follows.get(node, ()) if f.rank != rank)
+        wanted = rest if offset is None else (*rest, Follow(rank, offset))
+        self._apply(lambda fleet, _: (machine.follow(fleet, node, wanted), (), None))
+
+    # Time.
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        while True:
+            await asyncio.sleep(self._limits.tick_s)
+            try:
+                self._apply(lambda fleet, now: (*machine.tick(fleet, now, self._limits), None))
+            except Unavailable as error:
+                log.error("%s", error)  # noqa: TRY400 - the story is in the error; a trace adds nothing
+
+    def close(self) -> None:
+        """Answer every waiting poll and end every stream."""
+        self._closing = True
+        self.events.close()
+        for waiting in self._polls.values():
+            for wake in waiting:
+                wake.set()
+
+    def now(self) -> Instant:
+        return self._clock.now()
+
+    # The one way anything changes.
+
+    def _apply(self, step: Callable[[Fleet, Instant], tuple[Fleet, Commands, T]]) -> T:
+        now = self._clock.now()
+        old = self.fleet
+        new, commands, answer = step(old, now)
+        superseded = next((c for c in commands if isinstance(c, Superseded)), None)
+        if superseded is not None:
+            self._on_superseded(superseded.reason)
+            return answer
+        changes = self._changes(old, new, commands, now)
+        if changes:
+            try:
+                self._store.commit(changes)
+            except sqlite3.Error as error:
+                self.storage_error = str(error)
+                raise Unavailable(f"the coordinator cannot write its database: {error}") from error
+            self.storage_error = None
+        self.fleet = new
+        self._show(old, new, changes, commands)
+        return answer
+
+    def _changes(self, old: Fleet, new: Fleet, commands: Commands, now: Instant) -> Changes:
+        records = tuple(
+            gang.record
+            for name, gang in new.gangs.items()
+            if name not in old.gangs or old.gangs[name].record is not gang.record
+        )
+        events: list[Event] = []
+        incidents: list[tuple[str, int, dict[str, Any]]] = []
+        for command in commands:
+            match command:
+                case Told(deployment, generation, Say() as said):
+                    events.append(self._event(new, now, said, deployment, generation))
+                case Told(deployment, generation, WriteIncident() as incident):
+                    body = {"at": now.wall, "generation": generation, **asdict(incident)}
+                    incidents.append((deployment, generation, body))
+                case NodeSaid(node, reason, from_, to, kind):
+                    name = new.nodes[node].name if node in new.nodes else (node or None)
+                    said = Say(kind, reason, name, None, from_, to)
+                    events.append(self._event(new, now, said, None, None))
+                case _:
+                    pass
+        term = new.term if new.term != old.term else None
+        return Changes(records, tuple(events), tuple(incidents), term)
+
+    def _event(
+        self, fleet: Fleet, now: Instant, said: Say, deployment: str | None, generation: int | None
+    ) -> Event:
+        self._event_number += 1
+        node = fleet.nodes[said.node].name if said.node in fleet.nodes else said.node
+        return Event(
+            id=f"{fleet.term}-{self._event_number}",
+            at=now.wall,
+            kind=said.kind,
+            reason=said.reason,
+            deployment=deployment,
+            generation=generation,
+            node=node,
+            rank=said.rank,
+            from_=said.from_,
+            to=said.to,
+        )
+
+    def _show(self, old: Fleet, new: Fleet, changes: Changes, commands: Commands) -> None:
+        for event in changes.events:
+            where = "/".join(str(part) for part in (event.deployment, event.node) if part)
+            step = f" {event.from_} -> {event.to}" if event.to else ""
+            log.info("%s%s %s: %s", f"{where} " if where else "", event.kind + step, event.id, event.reason)
+        if changes.events:
+            self.events.append(changes.events)
+        for command in commands:
+            if isinstance(command, ErrandDone):
+                future = self._errands.get(command.result.id)
+                if future is not None and not future.done():
+                    future.set_result(command.result)
+        if new.documents is not old.documents:
+            for node, document in new.documents.items():
+                if old.documents.get(node) is not document:
+                    for wake in self._polls.get(node, ()):
+                        wake.set()

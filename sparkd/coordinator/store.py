@@ -1,0 +1,139 @@
+"""The coordinator's database: what must survive it. SQLite, one writer, every commit durable.
+
+meta         key, value: term, and the instance that took it
+deployment   name, body (GangRecord as JSON)
+event        id (`term-seq`), body
+incident     deployment, generation, at, body
+"""
+
+import os
+import sqlite3
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from sparkd.errors import StateCorrupt, StateTooNew
+from sparkd.gang.record import GangRecord
+from sparkd.records.defaults import DEFAULTS
+from sparkd.records.event import Event
+
+VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE deployment (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT;
+CREATE TABLE event (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, body BLOB NOT NULL) STRICT;
+CREATE TABLE incident (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    deployment TEXT NOT NULL, generation INTEGER NOT NULL, body BLOB NOT NULL
+) STRICT;
+CREATE INDEX incident_of ON incident (deployment, generation);
+"""
+_MIGRATIONS: Final[dict[int, str]] = {0: _SCHEMA}
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """One transaction: all of it becomes durable, or nothing."""
+
+    records: tuple[GangRecord, ...] = ()
+    events: tuple[Event, ...] = ()
+    incidents: tuple[tuple[str, int, dict[str, Any]], ...] = ()
+    term: int | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.records or self.events or self.incidents or self.term is not None)
+
+
+class Store:
+    """Raises StateTooNew or StateCorrupt when opened on a file that it cannot trust."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        self._db = sqlite3.connect(path, isolation_level=None)
+        try:
+            self._open(path)
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            raise StateCorrupt(f"the database {path} cannot be read: {error}") from error
+        except StateTooNew:
+            self._db.close()
+            raise
+
+    def _open(self, path: Path) -> None:
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        if self._db.execute("PRAGMA quick_check").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("its pages are damaged")
+        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        if version > VERSION:
+            raise StateTooNew(f"the database {path} has version {version}, this sparkd knows {VERSION}")
+        while version < VERSION:
+            script = f"BEGIN; {_MIGRATIONS[version]} PRAGMA user_version={version + 1}; COMMIT;"
+            self._db.executescript(script)
+            version += 1
+
+    def close(self) -> None:
+        self._db.close()
+
+    def take_term(self, instance: str) -> int:
+        """Begin a new life: one more than every term before, durable before anything carries it."""
+        row = self._db.execute("SELECT value FROM meta WHERE key = 'term'").fetchone()
+        term = int(row[0]) + 1 if row else 1
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._put_meta("term", str(term))
+            self._put_meta("instance", instance)
+        return term
+
+    def _put_meta(self, key: str, value: str) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, value))
+
+    def records(self) -> tuple[GangRecord, ...]:
+        """Raises StateCorrupt for a row that cannot be understood."""
+        rows = self._db.execute("SELECT name, body FROM deployment ORDER BY name").fetchall()
+        try:
+            return tuple(msgspec.json.decode(body, type=GangRecord) for _, body in rows)
+        except msgspec.MsgspecError as error:
+            raise StateCorrupt(f"a deployment in the database cannot be understood: {error}") from error
+
+    def commit(self, changes: Changes) -> None:
+        """Raises sqlite3.Error, and has then changed nothing."""
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            if changes.term is not None:
+                self._put_meta("term", str(changes.term))
+            self._db.executemany(
+                "INSERT OR REPLACE INTO deployment (name, body) VALUES (?, ?)",
+                ((record.name, msgspec.json.encode(_without_secrets(record))) for record in changes.records),
+            )
+            self._db.executemany(
+                "INSERT INTO event (id, body) VALUES (?, ?)",
+                ((event.id, msgspec.json.encode(event)) for event in changes.events),
+            )
+            self._db.executemany(
+                "INSERT INTO incident (deployment, generation, body) VALUES (?, ?, ?)",
+                (
+                    (name, generation, msgspec.json.encode(body))
+                    for name, generation, body in changes.incidents
+                ),
+            )
+
+    def events(self, limit: int = DEFAULTS.events_kept) -> tuple[Event, ...]:
+        """The last ones, oldest first."""
+        rows = self._db.execute("SELECT body FROM event ORDER BY number DESC LIMIT ?", (limit,)).fetchall()
+        return tuple(msgspec.json.decode(body, type=Event) for (body,) in reversed(rows))
+
+    def prune_events(self, keep: int = DEFAULTS.events_kept) -> None:
+        self._db.execute("DELETE FROM event WHERE number <= (SELECT max(number) FROM event) - ?", (keep,))
+
+    def incidents(self, deployment: str) -> list[dict[str, Any]]:
+        """Newest first."""
+        query = "SELECT body FROM incident WHERE deployment = ? ORDER BY number DESC LIMIT 100"
+        return [msgspec.json.decode(body) for (body,) in self._db.execute(query, (deployment,)).fetchall()]
+
+
+def _without_secrets(record: GangRecord) -> GangRecord:
+    return replace(record, specs=tuple(replace(spec, secrets={}) for spec in record.specs))

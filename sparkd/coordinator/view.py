@@ -1,0 +1,173 @@
+"""The status document, drawn from the fleet. Pure."""
+
+from datetime import UTC, datetime
+
+from sparkd.clock import Instant
+from sparkd.fleet.nodes import Node
+from sparkd.fleet.state import Fleet
+from sparkd.gang.machine import RUNNING
+from sparkd.gang.state import Gang, Waiting
+from sparkd.records.memory import Pressure
+from sparkd.records.rank import RankSpec
+from sparkd.records.report import RankReport
+from sparkd.records.status import (
+    DeploymentStatus,
+    Endpoint,
+    ExitStatus,
+    NodeStatus,
+    Progress,
+    RankStatus,
+    Status,
+    WaitingFor,
+)
+
+
+def status(fleet: Fleet, now: Instant) -> Status:
+    return Status(
+        deployments=tuple(deployment_status(fleet, gang, now) for _, gang in sorted(fleet.gangs.items())),
+        nodes=node_statuses(fleet),
+    )
+
+
+def node_statuses(fleet: Fleet) -> tuple[NodeStatus, ...]:
+    return tuple(_node(node) for node in sorted(fleet.nodes.values(), key=lambda n: n.name))
+
+
+def deployment_status(fleet: Fleet, gang: Gang, now: Instant) -> DeploymentStatus:
+    record = gang.record
+    head = record.specs[0] if record.specs else None
+    running = record.phase in RUNNING
+    return DeploymentStatus(
+        name=record.name,
+        profile=record.intent.profile_name,
+        intent=record.intent.digest(),
+        desired=record.desired,
+        phase=record.phase,
+        reason=record.reason,
+        generation=record.generation,
+        falls=record.falls,
+        since=rfc3339(record.since_wall),
+        conditions=gang.conditions,
+        waiting_for=_waiting(fleet, gang, now),
+        endpoint=_endpoint(head) if head is not None and record.phase not in ("stopped", "failed") else None,
+        proof_age_s=_proof_age(fleet, gang, now) if running else None,
+        proof_bound_s=_proof_bound(head) if running else None,
+        ranks=tuple(_rank(fleet, gang, rank) for rank in range(len(record.specs))),
+        verdicts=record.verdicts,
+        left_on=record.left_on,
+    )
+
+
+def rfc3339(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _endpoint(head: RankSpec) -> Endpoint | None:
+    if head.probe is None:
+        return None
+    names = head.args[head.args.index("--served-model-name") + 1 :] if _has_names(head) else ()
+    models = []
+    for word in names:
+        if word.startswith("-"):
+            break
+        models.append(word)
+    key = head.name if head.secrets else None
+    return Endpoint(f"http://{head.probe.api}/v1", tuple(models) or (head.probe.model,), key)
+
+
+def _has_names(head: RankSpec) -> bool:
+    return "--served-model-name" in head.args
+
+
+def _head_report(fleet: Fleet, gang: Gang) -> tuple[Node, RankReport] | None:
+    record = gang.record
+    if not record.specs:
+        return None
+    node = fleet.nodes.get(record.nodes[0])
+    report = node.reports.get(record.specs[0].name) if node else None
+    return (node, report) if node is not None and report is not None else None
+
+
+def _proof_age(fleet: Fleet, gang: Gang, now: Instant) -> float | None:
+    """Age of the last token that needed every rank: as reported, plus the time since that report."""
+    found = _head_report(fleet, gang)
+    if found is None:
+        return None
+    node, report = found
+    if report.probe is None or report.probe.proof_age_s is None or node.heard is None:
+        return None
+    return round(report.probe.proof_age_s + now.mono - node.heard, 3)
+
+
+def _proof_bound(head: RankSpec | None) -> float | None:
+    if head is None or head.probe is None:
+        return None
+    return head.probe.pulse_silence_s + head.probe.pulse_timeout_s
+
+
+def _waiting(fleet: Fleet, gang: Gang, now: Instant) -> WaitingFor | None:
+    waiting = gang.waiting
+    if waiting is None or gang.record.phase in ("ready", "stopped", "failed"):
+        return None
+
+    def moment(mono: float) -> str:
+        return rfc3339(now.wall + mono - now.mono)
+
+    return WaitingFor(
+        what=waiting.what,
+        since=moment(waiting.since),
+        then=waiting.then,
+        rank=waiting.rank,
+        node=_name(fleet, waiting),
+        last_progress=moment(gang.progress_at) if gang.record.phase in RUNNING else None,
+        deadline=moment(waiting.deadline) if waiting.deadline is not None else None,
+    )
+
+
+def _name(fleet: Fleet, waiting: Waiting) -> str | None:
+    if waiting.node is None:
+        return None
+    node = fleet.nodes.get(waiting.node)
+    return node.name if node else waiting.node
+
+
+def _rank(fleet: Fleet, gang: Gang, rank: int) -> RankStatus:
+    record = gang.record
+    node_id, spec = record.nodes[rank], record.specs[rank]
+    node = fleet.nodes.get(node_id)
+    report = node.reports.get(spec.name) if node else None
+    exit_ = report.exit if report else None
+    return RankStatus(
+        rank=rank,
+        node=node.name if node else node_id,
+        node_address=node.facts.address if node and node.facts else "",
+        phase=_rank_phase(report),
+        since=rfc3339(report.since) if report else None,
+        pid=report.pid if report else None,
+        progress=Progress(
+            report.percent if report else None,
+            report.detail if report else "",
+            report.read_bytes if report else 0,
+            report.rss_bytes if report else 0,
+        ),
+        exit=ExitStatus(exit_.code, exit_.signal, exit_.how) if exit_ else None,
+    )
+
+
+def _rank_phase(report: RankReport | None) -> str:
+    if report is None:
+        return "absent"
+    return report.phase if report.state in ("starting", "running") else report.state
+
+
+def _node(node: Node) -> NodeStatus:
+    facts = node.facts
+    addresses = tuple(dict.fromkeys((facts.address, facts.fabric_address))) if facts else ()
+    return NodeStatus(
+        id=node.id,
+        name=node.name,
+        state=node.state,
+        addresses=addresses,
+        memory=node.sample.memory if node.sample and node.in_contact else None,
+        pressure=node.sample.pressure if node.sample and node.in_contact else Pressure(),
+    )
