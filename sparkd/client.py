@@ -55,13 +55,6 @@ class Client:
         self._clock = clock or SystemClock()
         self._sleep = sleep
 
-    def healthy(self) -> bool:
-        try:
-            self._send("GET", "/healthz").read()
-        except SparkdError:
-            return False
-        return True
-
     def status(self) -> Status:
         return self._get("/v1/status", Status)
 

@@ -17,6 +17,7 @@ VERBS = {
     "status": "Show deployments, their ranks, and nodes.",
     "logs": "Show the ranks' logs.",
     "events": "Show what happened and why.",
+    "explain": "Show why a deployment is as it is, and its incidents.",
     "plan": "Show what would be started, each value with its origin.",
     "key": "Print the API key of a deployment.",
     "nodes": "Show the machines that run agents.",

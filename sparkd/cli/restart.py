@@ -28,7 +28,7 @@ def restart(
         display.say(f"{name} restarts after generation {seen}")
         status = answer.deployment
         if wait:
-            status = follow(session, name, display, patience, timeout)
+            status = follow(session, name, display, patience, timeout, after_generation=seen)
     if output is OutputFormat.JSON:
         show_json(status)
     else:

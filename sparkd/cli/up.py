@@ -167,13 +167,21 @@ def _ask(session: "Session", patience: "Patience", name: str, intent: "Intent") 
 
 
 def follow(
-    session: "Session", name: str, display: "Display", patience: "Patience", timeout: float | None
+    session: "Session",
+    name: str,
+    display: "Display",
+    patience: "Patience",
+    timeout: float | None,
+    *,
+    after_generation: int = 0,
 ) -> "DeploymentStatus":
     """Until settled; Ctrl-C leaves the deployment as it is, and says how to go on."""
     from sparkd.cli.wait import until_settled
 
     try:
-        return until_settled(session.client, name, display, patience, timeout)
+        return until_settled(
+            session.client, name, display, patience, timeout, after_generation=after_generation
+        )
     except KeyboardInterrupt:
         display.say(
             f"{name} goes on without this terminal. Follow it: the same `sparkd up` again, or "

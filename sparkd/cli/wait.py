@@ -65,17 +65,25 @@ class Patience:
 
 
 def until_settled(
-    client: Client, name: str, display: Display, patience: Patience, timeout_s: float | None
+    client: Client,
+    name: str,
+    display: Display,
+    patience: Patience,
+    timeout_s: float | None,
+    *,
+    after_generation: int = 0,
 ) -> DeploymentStatus:
     """Follow a deployment that was asked for until it is ready, failed or stopped by somebody.
 
+    Ready counts only in a generation after `after_generation`: what a restart has not ended yet is ready too.
     Raises TimedOut with what it was waiting for.
     """
     status: DeploymentStatus | None = None
     try:
         for status in patience.watch(lambda: client.deployment(name), timeout_s):
             display.update(status)
-            if status.phase in {"ready", "failed", "stopped"}:
+            is_old = status.phase == "ready" and status.generation <= after_generation
+            if status.phase in {"ready", "failed", "stopped"} and not is_old:
                 return status
     except TimedOut as error:
         phase = f"{status.phase}: {status.reason}" if status else "unknown"
