@@ -45,8 +45,8 @@ _FLAG_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _NEGATIVE_NUMBER: Final = re.compile(r"-\d+|-\d*\.\d+")
 _SIMILAR: Final = 0.82
 """difflib ratio from which an unknown name counts as a typing error: `enforce-eagre` is 0.92 from its flag,
-`max-parallel-prefills` (a fork's own) 0.80 from the nearest. Different real flags come as near as 0.98, but those
-are known by name."""
+`max-parallel-prefills` (a fork's own) 0.80 from the nearest. Different real flags come as near as 0.98, but
+those are known by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,10 @@ from pydantic import BaseModel, ValidationError
 from sparkd.engine import flags
 from sparkd.engine.environment import env_refusal
 from sparkd.engine.owned import NEEDS_TRUST
-from sparkd.profile.layers import Path
+from sparkd.errors import ProfileError
+from sparkd.profile.layers import Path, merge
 from sparkd.profile.schema import Profile
+from sparkd.records.intent import Intent
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,19 @@ def check(data: dict[str, Any]) -> tuple[Profile | None, list[Problem]]:
     problems += _args(data)
     problems += _env(data)
     return (None, problems) if problems else (profile, [])
+
+
+def profile_of(intent: Intent) -> Profile:
+    """The resolved profile of a stored intent. Raises ProfileError if this version of sparkd refuses it."""
+    profile, problems = check(merge({}, intent.profile))
+    if profile is None:
+        where = f"stored intent of {intent.profile_name}"
+        raise ProfileError([f"{where}: {dotted(problem.path)}: {problem.text}" for problem in problems])
+    return profile
+
+
+def dotted(path: Path) -> str:
+    return ".".join(str(key) for key in path)
 
 
 def _section(data: dict[str, Any], *path: str) -> dict[str, Any]:

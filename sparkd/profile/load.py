@@ -6,7 +6,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from sparkd.errors import NotFound, ProfileError
-from sparkd.profile.check import Problem, check
+from sparkd.profile.check import Problem, check, dotted
 from sparkd.profile.layers import Layer, Path, canonical, merge_layers
 from sparkd.profile.schema import Profile, Variant
 from sparkd.profile.yaml_tree import MAX_BYTES, read_yaml
@@ -82,10 +82,6 @@ def located(layers: Sequence[Layer], problems: list[Problem], where: str, below:
         else:
             texts.append(f"{layer.label}: {dotted(problem.path)}: {problem.text}")
     return texts
-
-
-def dotted(path: Path) -> str:
-    return ".".join(str(key) for key in path)
 
 
 def _with_variants(data: dict[str, Any], base: Layer) -> dict[str, Any]:

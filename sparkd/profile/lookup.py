@@ -37,7 +37,7 @@ def find_profile(profile: str, folders: Sequence[Path]) -> Path:
         path = folder / f"{profile}.yaml"
         if path.is_file():
             return path
-    near = difflib.get_close_matches(profile, all_profiles(folders), n=3)
+    near = difflib.get_close_matches(profile, all_profiles(folders), n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     looked = ", ".join(str(folder) for folder in folders)
     raise NotFound(f"there is no profile {profile}{hint} (looked in {looked})")

@@ -6,7 +6,7 @@ from sparkd.records.plan import MemoryLine
 
 
 def memory_lines(memory: Memory) -> tuple[MemoryLine, ...]:
-    """The summands for one rank, zeros left out. The load spike counts: it decides whether loading ends well."""
+    """The summands for one rank, zeros left out. The load spike counts: loading must end well too."""
     lines = (
         ("weights", memory.weights_gib),
         ("runtime", memory.runtime_gib),

@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
 from sparkd.engine import flags
 from sparkd.errors import ProfileError, UsageError
 from sparkd.profile.check import Problem, check
-from sparkd.profile.layers import Layer, canonical, leaves, merge, merge_layers
+from sparkd.profile.layers import Layer, canonical, leaves, merge_layers
 from sparkd.profile.load import Source, located
 from sparkd.profile.schema import Profile
 from sparkd.profile.yaml_tree import read_yaml
@@ -80,38 +78,6 @@ def resolve(
         origins={".".join(path): origins.get(path, "default") for path in leaves(plain)},
     )
     return Resolved(profile, intent)
-
-
-def profile_of(intent: Intent) -> Profile:
-    """The resolved profile of a stored intent. Raises ProfileError if this sparkd does not accept it."""
-    profile, problems = check(merge({}, intent.profile))
-    if profile is None:
-        layer = Layer("stored", f"stored intent of {intent.profile_name}", {})
-        raise ProfileError(located([layer], problems, intent.profile_name))
-    return profile
-
-
-def intent_differences(old: Intent, new: Intent) -> tuple[str, ...]:
-    """What differs between two intents, as lines `key: old -> new`; empty when they ask for the same."""
-    before, after = leaves(old.profile), leaves(new.profile)
-    lines = [
-        f"{'.'.join(path)}: {_shown(before, path)} -> {_shown(after, path)}"
-        for path in sorted(before.keys() | after.keys())
-        if _shown(before, path) != _shown(after, path)
-    ]
-    for key, was, wanted in (
-        ("nodes", ", ".join(old.nodes) or "any", ", ".join(new.nodes) or "any"),
-        ("image", old.image or "none", new.image or "none"),
-    ):
-        if was != wanted:
-            lines.append(f"{key}: {was} -> {wanted}")
-    if not lines and old.engine_args != new.engine_args:
-        lines.append(f"engine arguments: {list(old.engine_args)} -> {list(new.engine_args)}")
-    return tuple(lines)
-
-
-def _shown(values: dict[tuple[str, ...], Any], path: tuple[str, ...]) -> str:
-    return msgspec.json.encode(values[path]).decode() if path in values else "(not set)"
 
 
 def _no_such_variant(source: Source, name: str) -> str:

@@ -11,8 +11,8 @@ from sparkd.engine import flags
 from sparkd.engine.environment import is_secret_name
 from sparkd.engine.versions import VersionRange, release_of
 from sparkd.errors import EngineUnknown, UsageError
+from sparkd.profile.check import profile_of
 from sparkd.profile.memory import memory_lines, need_bytes
-from sparkd.profile.merge import profile_of
 from sparkd.profile.models import model_paths
 from sparkd.profile.schema import CanaryCheck, Completion, Profile
 from sparkd.records.defaults import DEFAULTS, GIB
@@ -326,15 +326,15 @@ def _verdicts(profile: Profile, members: Sequence[NodeFacts], need: int) -> tupl
                 remedy="put the files on every node and name them by absolute path in engine.args",
             )
         )
-    for mod in profile.mods:
-        verdicts.append(
-            Verdict(
-                id="MOD_UNKNOWN",
-                severity=Severity.BLOCK if mod.required else Severity.WARN,
-                title=f"mod {mod.name} does not exist",
-                remedy="remove it from `mods`, or set `required: false`",
-            )
+    verdicts += [
+        Verdict(
+            id="MOD_UNKNOWN",
+            severity=Severity.BLOCK if mod.required else Severity.WARN,
+            title=f"mod {mod.name} does not exist",
+            remedy="remove it from `mods`, or set `required: false`",
         )
+        for mod in profile.mods
+    ]
     return tuple(verdicts)
 
 

@@ -5,6 +5,7 @@ Types are strict (a text is no number), unknown keys are refused. What needs mor
 """
 
 import ipaddress
+import json
 import re
 from typing import Annotated, Any, Final, Literal
 
@@ -294,3 +295,8 @@ def json_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Profile.model_json_schema(by_alias=True),
     }
+
+
+def schema_text() -> str:
+    """The JSON Schema as it is committed in `profiles/schema.json`."""
+    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,97 @@
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparkd.cli.output import CoordinatorUrl, Output, OutputFormat
+
+if TYPE_CHECKING:
+    from sparkd.records.intent import Intent
+    from sparkd.records.plan import Plan
+
+EXAMPLES = (
+    "sparkd plan tiny --local 2",
+    "sparkd plan qwen3-235b --nodes spark-1,spark-2",
+    "sparkd plan ./my.yaml --local 2 -o json -- --max-num-seqs 8",
+)
+
+
+def plan(
+    context: typer.Context,
+    profile: Annotated[str, typer.Argument(help="A profile's name, or the path of its file.")],
+    engine_args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ENGINE ARGS…]", help="For vLLM itself.", show_default=False),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Of the deployment; else the profile's name.", show_default=False)
+    ] = None,
+    local: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="For N nodes of this machine; asks nobody.", show_default=False),
+    ] = None,
+    nodes: Annotated[
+        str | None, typer.Option(metavar="A,B", help="In rank order.", show_default=False)
+    ] = None,
+    image: Annotated[str | None, typer.Option(help="Run this image.", show_default=False)] = None,
+    variant: Annotated[list[str] | None, typer.Option(help="Of the profile.", show_default=False)] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Over the profile; null removes.", show_default=False
+        ),
+    ] = None,
+    output: Output = OutputFormat.TEXT,
+    coordinator: CoordinatorUrl = None,
+) -> None:
+    """Show the argv and environment of every rank, each value with its origin.
+
+    Starts nothing. Exit code 1 if the plan has a block.
+    """
+    from sparkd.cli.asked import asked_intent, deployment_name
+    from sparkd.cli.output import paint_for, show, show_json, verdict_lines
+    from sparkd.cli.session import connect
+    from sparkd.cli.up import engine_words
+    from sparkd.errors import UsageError
+    from sparkd.profile.show import plan_json, plan_lines
+    from sparkd.records.verdict import Severity
+
+    if local is not None and (coordinator is not None or nodes is not None):
+        raise UsageError("--local plans for this machine; leave --nodes and --coordinator out")
+    words = engine_words(engine_args or [], context.obj)
+    asked = asked_intent(profile, words, nodes, image, variant or [], sets or [])
+    name = deployment_name(name or asked.profile_name)
+    if local is not None:
+        planned = _local_plan(name, asked, local)
+    else:
+        with connect(coordinator) as session:
+            planned = session.client.plan(name, asked)
+    if output is OutputFormat.JSON:
+        show_json(plan_json(planned))
+    else:
+        show(plan_lines(planned))
+        show(verdict_lines(planned.verdicts, paint_for(sys.stdout)))
+    if any(verdict.severity is Severity.BLOCK and not verdict.waived for verdict in planned.verdicts):
+        raise typer.Exit(1)
+
+
+def _local_plan(name: str, intent: "Intent", count: int) -> "Plan":
+    """What a fresh local set would start first. Needs neither engine nor model on disk."""
+    import os
+    from pathlib import Path
+
+    from sparkd.local_facts import local_engine, local_model_roots, local_node_facts
+    from sparkd.profile.plan import build_plan
+    from sparkd.records.defaults import DEFAULTS
+
+    here = Path.cwd()
+    facts = local_node_facts(count, local_engine(os.environ, here), local_model_roots(os.environ, here))
+    return build_plan(
+        name,
+        intent,
+        facts,
+        generation=1,
+        serial=1,
+        api_port=intent.profile["api"]["port"] or DEFAULTS.api_port_first,
+        rendezvous_port=DEFAULTS.rendezvous_port_first,
+    )
