@@ -26,6 +26,7 @@ from sparkd.local_config import (
     write_token,
     written_machinery,
 )
+from sparkd.local_facts import MAX_LOCAL_NODES
 from sparkd.local_set import LocalSet, read_local_set
 from sparkd.paths import Paths, find_paths
 from sparkd.records.defaults import DEFAULTS, Defaults
@@ -66,8 +67,8 @@ def ensure_local_set(n: int, around: Surroundings | None = None) -> LocalSet:
     LocalSetFailed with the last log lines when a daemon does not start.
     """
     around = around or Surroundings()
-    if not 1 <= n <= 250:
-        raise UsageError(f"--local {n}: between 1 and 250 nodes, each has its own loopback address")
+    if not 1 <= n <= MAX_LOCAL_NODES:
+        raise UsageError(f"--local {n}: between 1 and {MAX_LOCAL_NODES} nodes")
     with _locked(around):
         found = read_local_set(around.paths)
         if found and any(is_alive(daemon) for daemon in found.daemons):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkd.errors import LocalSetFailed, UsageError
+from sparkd.local_facts import local_engine, local_model_roots
 from sparkd.paths import Paths
 
 SOCKET_PATH_BYTES = 107
@@ -29,22 +30,15 @@ def find_machinery(env: Mapping[str, str], cwd: Path) -> Machinery:
     """The engine from `SPARKD_ENGINE` (a python or a venv folder) or `./.venv-vllm`, models from
     `SPARKD_MODELS` or `./.models`. Raises UsageError when there is no such interpreter.
     """
-    given = env.get("SPARKD_ENGINE")
-    place = cwd / given if given else cwd / ".venv-vllm"
-    # Not resolved: the python of a venv is a link, and its own path is what makes it one.
-    python = Path(_absolute(place / "bin" / "python" if place.is_dir() else place))
+    place = local_engine(env, cwd)
+    python = place / "bin" / "python" if place.is_dir() else place
     if not (python.is_file() and os.access(python, os.X_OK)):
-        named = f"SPARKD_ENGINE={given}" if given else f"SPARKD_ENGINE is not set, and {place}"
+        named = "SPARKD_ENGINE" if env.get("SPARKD_ENGINE") else "SPARKD_ENGINE is not set, and"
         raise UsageError(
-            f"no engine for local mode: {named} is no python and no venv folder; "
-            "run `make vllm` here, or set SPARKD_ENGINE to a venv with vLLM"
+            f"no engine for local mode: {named} {place} is no python and no venv folder; run `make vllm` here "
+            "for ./.venv-vllm, or set SPARKD_ENGINE to a venv with vLLM"
         )
-    roots = [root for root in env.get("SPARKD_MODELS", "").split(os.pathsep) if root] or [".models"]
-    return Machinery(str(python), tuple(_absolute(cwd / root) for root in roots))
-
-
-def _absolute(path: Path) -> str:
-    return os.path.abspath(path)  # noqa: PTH100  Path.resolve would follow links
+    return Machinery(str(python), tuple(str(root) for root in local_model_roots(env, cwd)))
 
 
 def agent_name(i: int) -> str:

@@ -71,8 +71,8 @@ def up(
     if local is not None and coordinator is not None:
         raise UsageError("--local starts a coordinator of its own; leave --coordinator out")
     words = engine_words(engine_args or [], context.obj)
-    asked = _intent(profile, words, nodes, image, variant or [], sets or [], force or [])
-    name = _deployment_name(name or asked.profile_name)
+    asked = asked_for(profile, words, nodes, image, variant or [], sets or [], force or [])
+    name = deployment_name(name or asked.profile_name)
     with (
         new_display(output is OutputFormat.JSON) as display,
         _session(local, coordinator, display.say) as session,
@@ -108,7 +108,7 @@ def engine_words(given: list[str], after_dashes: object) -> list[str]:
     return words
 
 
-def _intent(
+def asked_for(
     profile: str,
     words: list[str],
     nodes: str | None,
@@ -132,7 +132,7 @@ def _intent(
     return replace(resolved.intent, forced=tuple(forced))
 
 
-def _deployment_name(name: str) -> str:
+def deployment_name(name: str) -> str:
     from sparkd.errors import UsageError
     from sparkd.records.names import is_deployment_name
 
