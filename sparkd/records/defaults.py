@@ -46,6 +46,12 @@ class Defaults:
     # Life and death.
     pulse_silence_s: float = 15.0
     pulse_timeout_s: float = 20.0
+    pulse_retry_s: float = 2.0
+    """After a pulse that was not delivered or answered without a token; also between looks at /metrics."""
+    pulse_undelivered_s: float = 60.0
+    """No token for so long because the API cannot be reached or answers with errors only, its process alive:
+    such a pulse says nothing about the engine, but clients get nothing either."""
+    metrics_timeout_s: float = 5.0
     stopped_state_s: float = 10.0
     """A process in state T for so long after loading is a verdict of its own."""
     compile_excuse_s: float = 600.0
