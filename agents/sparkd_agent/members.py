@@ -5,7 +5,8 @@ the environment (overwritten by `setproctitle`), the leader's session (left by `
 before.
 """
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sparkd_agent.procfs import ProcessRef, ProcFs, Stat
@@ -16,7 +17,7 @@ _STDOUT_AND_STDERR: Final = (1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Everything by which processes of one rank are known."""
+    """Everything by which processes of one rank are known. `seen` are those of the last look."""
 
     name: str
     shim: ProcessRef | None
@@ -29,49 +30,61 @@ class Marks:
         return cls(handle.name, handle.shim, handle.leader, handle.pipes)
 
 
-def members(procfs: ProcFs, marks: Marks, own_pid: int, *, thorough: bool) -> list[Stat]:
-    """The rank's processes that have not ended, without its shim.
+class RankMembers:
+    """The kill path's target for ranks without a cgroup. Never counts the shim, nor this process."""
 
-    `thorough` reads every process's environment too. Without it a living shim counts as the ancestor of
-    all: it is a child subreaper, so a daemon that forked twice is its child.
-    """
-    stats = procfs.stats()
-    found = {}
-    if marks.shim is not None and _is(stats.get(marks.shim.pid), marks.shim):
-        for pid in _descendants(stats, marks.shim.pid):
-            found[pid] = stats[pid]
-    else:
-        thorough = True
-    for pid, stat in stats.items():
-        if pid in found or pid == own_pid:
-            continue
-        if (
+    def __init__(self, procfs: ProcFs, marks: Marks) -> None:
+        self._procfs = procfs
+        self._marks = marks
+        self._own_pid = os.getpid()
+
+    def members(self, *, thorough: bool = True) -> list[Stat]:
+        """What has not ended yet.
+
+        `thorough` reads every process's environment too. Without it a living shim counts as the ancestor of
+        all: it is a child subreaper, so a daemon that forked twice is its child.
+        """
+        procfs, marks = self._procfs, self._marks
+        stats = procfs.stats()
+        found = {}
+        if marks.shim is not None and _is(stats.get(marks.shim.pid), marks.shim):
+            for pid in _descendants(stats, marks.shim.pid):
+                found[pid] = stats[pid]
+        else:
+            thorough = True
+        for pid, stat in stats.items():
+            if pid in found:
+                continue
+            if (
+                stat.ref in marks.seen
+                or _in_session(procfs, marks, stat)
+                or (thorough and procfs.rank_name(pid) == marks.name)
+            ):
+                found[pid] = stat
+        living = [stat for stat in found.values() if not self._spared(stat) and not stat.ended]
+        self._marks = replace(marks, seen=frozenset(stat.ref for stat in living))
+        return living
+
+    def owns(self, pid: int) -> bool:
+        """Whether the process that has this pid *now* is the rank's.
+
+        Asked between opening a pidfd and signalling through it: if the pid changed hands in between, either
+        the answer is no, or the signal goes to a descriptor whose process is gone.
+        """
+        procfs, marks = self._procfs, self._marks
+        stat = procfs.stat(pid)
+        if stat is None or self._spared(stat):
+            return False
+        return (
             stat.ref in marks.seen
+            or stat.ref == marks.leader
+            or _descends(procfs, stat, marks.shim)
             or _in_session(procfs, marks, stat)
-            or (thorough and procfs.rank_name(pid) == marks.name)
-        ):
-            found[pid] = stat
-    if marks.shim is not None:
-        found.pop(marks.shim.pid, None)
-    return [stat for stat in found.values() if not stat.ended]
+            or procfs.rank_name(pid) == marks.name
+        )
 
-
-def is_member(procfs: ProcFs, marks: Marks, pid: int) -> bool:
-    """Whether the process that has this pid *now* is the rank's and no shim.
-
-    Asked between opening a pidfd and signalling through it: if the pid changed hands in between, either the
-    answer is no, or the signal goes to a descriptor whose process is gone.
-    """
-    stat = procfs.stat(pid)
-    if stat is None or (marks.shim is not None and stat.ref == marks.shim):
-        return False
-    return (
-        stat.ref in marks.seen
-        or stat.ref == marks.leader
-        or _descends(procfs, stat, marks.shim)
-        or _in_session(procfs, marks, stat)
-        or procfs.rank_name(pid) == marks.name
-    )
+    def _spared(self, stat: Stat) -> bool:
+        return stat.pid == self._own_pid or stat.ref == self._marks.shim
 
 
 def _is(stat: Stat | None, ref: ProcessRef) -> bool:
