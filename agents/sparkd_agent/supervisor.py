@@ -5,7 +5,6 @@ rank's processes each second, and the kill path.
 """
 
 import asyncio
-import os
 import re
 import signal
 from collections.abc import Callable
@@ -13,56 +12,42 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sparkd.clock import Clock, Instant
-from sparkd.errors import StateCorrupt
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.rank import RankSpec
 from sparkd.records.report import Exit, RankState
 from sparkd_agent import exits, life
+from sparkd_agent.essentials import LEADER, LOG_LINES, SHIM, Essential, Essentials
 from sparkd_agent.kill import kill_exactly, kill_pass, signal_member, survivors
 from sparkd_agent.logs import RankLog, telling_lines
 from sparkd_agent.members import Marks, RankMembers
 from sparkd_agent.procfs import ProcessRef, ProcFs, Stat
-from sparkd_agent.rankfolder import ExitRecord, RankFolder
+from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.runtime.base import RankHandle
 from sparkd_agent.shm import ShmJanitor
+from sparkd_agent.usage import StoppedProcess, Usage, UsageMeter
 
-COMPILERS: Final = frozenset(
-    {"as", "c++", "cc", "cc1", "cc1plus", "cicc", "clang", "clang++", "collect2", "cudafe++", "fatbinary"}
-    | {"g++", "gcc", "ld", "ninja", "nvcc", "nvlink", "ptxas"}
-)
-
-SHIM: Final = "shim"
-_LAST_LINES: Final = 400
-"""How far back the telling lines of a fall are looked for."""
-_EXIT_POLL_S: Final = 0.02
-_KILL_REPEAT_MAX: Final = 10
+_POLL_S: Final = 0.02
+"""Between two questions for an exit status, and for the record of a shim that is coming up."""
+_KILL_PAUSE_GROWTH: Final = 10
 """The pause between two passes of the kill path grows up to so many times its first length."""
 
 
 @dataclass(frozen=True, slots=True)
-class StoppedProcess:
-    """A process in state T: somebody sent it SIGSTOP, and so it neither serves nor obeys SIGTERM."""
-
-    pid: int
-    title: str
-    since: float
-    """Monotonic seconds."""
-
-
-@dataclass(frozen=True, slots=True)
 class RankView:
-    """What is known of a rank now. Counters cover all its processes, those that ended included."""
+    """What is known of a rank now; counters as in `Usage`."""
 
     name: str
     state: RankState
     since: Instant
+    """Of the state."""
     pid: int | None = None
     """The leader's."""
     fell: str | None = None
+    """Why it counts as fallen, in plain words; stays when the rank is gone."""
     reason: str = ""
     """Why its end was asked for."""
     exit: Exit | None = None
-    """Of the process whose end came first."""
+    """Of the process whose unasked end came first."""
     exits: tuple[Exit, ...] = ()
     """Of the leader, and of every essential process that ended before anything was killed."""
     lines: tuple[str, ...] = ()
@@ -70,35 +55,16 @@ class RankView:
     processes: int = 0
     rss_bytes: int = 0
     read_bytes: int = 0
-    """From disks, mapped files included."""
     rchar_bytes: int = 0
-    """Through `read`, page cache included."""
     cpu_seconds: float = 0.0
     compiling: bool = False
-    """Whether a compiler is among its processes."""
     stopped: tuple[StoppedProcess, ...] = ()
     remains: tuple[str, ...] = ()
     """What could not be ended or removed, named."""
 
 
-@dataclass(slots=True)
-class _Essential:
-    title: str
-    ref: ProcessRef
-    pidfd: int
-    ended_at: Instant | None = None
-    exit: Exit | None = None
-
-
-@dataclass(slots=True)
-class _Usage:
-    cpu_seconds: float = 0.0
-    read_bytes: int = 0
-    rchar_bytes: int = 0
-
-
 class RankSupervisor:
-    """Call `run` once, in the loop; `kill`, `terminate`, `stacks` and `view` at any time before, during, after.
+    """Call `run` once, in the loop; `kill`, `terminate`, `stacks` and `view` at any time.
 
     `on_change` is called within milliseconds of every change of state, and when an exit status or the telling
     lines become known.
@@ -115,9 +81,9 @@ class RankSupervisor:
         on_change: Callable[["RankSupervisor"], None],
         limits: Defaults = DEFAULTS,
     ) -> None:
-        self.spec = spec
         self.name = handle.name
-        self._handle = handle
+        self.spec = spec
+        self.handle = handle
         self._procfs = procfs
         self._clock = clock
         self._shm = shm
@@ -129,43 +95,38 @@ class RankSupervisor:
         self._life = life.Life("starting", clock.now().mono)
         self._since = handle.started
         self._target = RankMembers(procfs, Marks.of(handle))
-        self._essentials: dict[ProcessRef, _Essential] = {}
-        self._fallen_first: _Essential | None = None
-        self._usage: dict[ProcessRef, _Usage] = {}
-        self._stopped: dict[ProcessRef, StoppedProcess] = {}
-        self._processes = self._rss_bytes = 0
-        self._compiling = False
+        self._essentials = Essentials(self._folder, procfs=procfs, clock=clock, on_end=self._ended)
+        self._told_of: list[Essential] = []
+        self._first: Essential | None = None
+        self._meter = UsageMeter(procfs)
+        self._usage = Usage()
         self._lines: tuple[str, ...] = ()
         self._terminated = False
         self._passes = 0
         self._empty_since: float | None = None
-        self._told: object = None
+        self._news: object = None
         self._wake = asyncio.Event()
 
     @property
-    def handle(self) -> RankHandle:
-        return self._handle
-
-    @property
     def view(self) -> RankView:
-        first = self._fallen_first
+        usage = self._usage
         return RankView(
             name=self.name,
             state=self._life.state,
             since=self._since,
-            pid=None if self._handle.leader is None else self._handle.leader.pid,
+            pid=None if self.handle.leader is None else self.handle.leader.pid,
             fell=self._life.fell,
             reason=self._life.reason,
-            exit=first.exit if first is not None else None,
-            exits=tuple(one.exit for one in self._essentials.values() if one.exit is not None),
+            exit=None if self._first is None else self._first.exit,
+            exits=tuple(one.exit for one in self._told_of if one.exit is not None),
             lines=self._lines,
-            processes=self._processes,
-            rss_bytes=self._rss_bytes,
-            read_bytes=sum(one.read_bytes for one in self._usage.values()),
-            rchar_bytes=sum(one.rchar_bytes for one in self._usage.values()),
-            cpu_seconds=sum(one.cpu_seconds for one in self._usage.values()),
-            compiling=self._compiling,
-            stopped=tuple(self._stopped.values()),
+            processes=usage.processes,
+            rss_bytes=usage.rss_bytes,
+            read_bytes=usage.read_bytes,
+            rchar_bytes=usage.rchar_bytes,
+            cpu_seconds=usage.cpu_seconds,
+            compiling=usage.compiling,
+            stopped=usage.stopped,
             remains=self._life.remains,
         )
 
@@ -181,7 +142,7 @@ class RankSupervisor:
         self._wake.set()
 
     def stacks(self) -> tuple[int, ...]:
-        """Ask for stacks by SIGUSR2, of those processes only that have a handler for it. Returns their pids."""
+        """Send SIGUSR2 to those processes that have a handler for it, so it cannot kill. Returns their pids."""
         number = signal.SIGUSR2
         return tuple(
             stat.pid
@@ -190,7 +151,7 @@ class RankSupervisor:
         )
 
     async def run(self) -> None:
-        """Until it is proved gone. One that cannot be killed is reported as `unkillable` and tried again for ever."""
+        """Until it is proved gone. One that cannot be killed is `unkillable`, and tried again for ever."""
         self._shm.watch(self.name, self._folder.shm_names)
         try:
             await self._begin()
@@ -198,54 +159,46 @@ class RankSupervisor:
                 self._step()
                 await self._pause()
         finally:
-            self._release()
+            self._essentials.close()
 
     # Beginning
 
     async def _begin(self) -> None:
-        if self._handle.shim is None:
+        if self.handle.shim is None:
             await self._await_record()
-        leader = self._handle.leader
-        if leader is None:
-            self._become(
-                life.essential_ended(self._life, self._now(), "its shim was never started", self._limits)
-            )
-        elif self._handle.boot != self._procfs.boot_id():
-            self._ended_long_ago(leader, "the machine was started anew")
-            self._settle_exits(final=True)
+        if self.handle.leader is None or self.handle.shim is None:
+            self._fall("its shim was never started")
+        elif self.handle.boot != self._procfs.boot_id():
+            self._missed(self.handle.leader, "the machine was started anew")
+            self._settle(final=True)
             self._become(life.nothing_left(self._life, self._now()))
         else:
-            self._hold_first(leader)
-
-    def _hold_first(self, leader: ProcessRef) -> None:
-        if self._hold(exits.LEADER, leader):
-            self._become(life.began(self._life, self._now()))
-            self._terminate_leader()
-        else:
-            self._ended_long_ago(leader, "its leader ended while no agent watched")
-        shim = self._handle.shim
-        if shim is not None and not self._hold(SHIM, shim):
-            self._become(
-                life.essential_ended(
-                    self._life, self._now(), "its shim ended while no agent watched", self._limits
-                )
-            )
+            self._watch(self.handle.leader, self.handle.shim)
 
     async def _await_record(self) -> None:
-        """Another agent died between making the folder and hearing from the shim, which may be on its way."""
+        """An agent died between making the folder and hearing from the shim, which may be on its way."""
         deadline = self._now() + self._limits.shim_start_s
-        while self._handle.shim is None and self._folder.locked() and self._now() < deadline:
-            await asyncio.sleep(_EXIT_POLL_S)
-            self._handle = self._folder.handle()
-        self._target = RankMembers(self._procfs, Marks.of(self._handle))
+        while self.handle.shim is None and self._folder.locked() and self._now() < deadline:
+            await asyncio.sleep(_POLL_S)
+            self.handle = self._folder.handle()
+        self._target = RankMembers(self._procfs, Marks.of(self.handle))
 
-    def _ended_long_ago(self, leader: ProcessRef, why: str) -> None:
-        record = self._exit_record()
-        at = self._clock.now() if record is None else Instant(record.mono, record.wall)
-        gone = _Essential(exits.LEADER, leader, pidfd=-1, ended_at=at)
-        self._essentials[leader] = gone
-        self._fallen_first = gone
-        self._become(life.leader_ended(self._life, self._now(), why, self._limits))
+    def _watch(self, leader: ProcessRef, shim: ProcessRef) -> None:
+        if self._essentials.hold(LEADER, leader) is None:
+            self._missed(leader, "its leader ended while no agent watched")
+        elif self._essentials.hold(SHIM, shim) is None:
+            self._fall("its shim ended while no agent watched")
+        else:
+            self._become(life.began(self._life, self._now()))
+            self._terminate_leader()
+
+    def _missed(self, leader: ProcessRef, why: str) -> None:
+        self._first = self._essentials.missed(LEADER, leader)
+        self._told_of.append(self._first)
+        self._fall(why)
+
+    def _fall(self, why: str) -> None:
+        self._become(life.essential_ended(self._life, self._now(), why, self._limits))
 
     # Looking
 
@@ -253,142 +206,64 @@ class RankSupervisor:
         now = self._now()
         killing = self._life.kill_at is not None and now >= self._life.kill_at
         if not killing:
-            self._look()
-        self._settle_exits(final=False)
+            self._look(now)
+        self._settle(final=False)
         if killing:
-            self._kill_once()
+            self._kill_once(now)
+        self._tell()
 
-    def _look(self) -> None:
+    def _look(self, now: float) -> None:
         stats = self._target.members(thorough=False)
         for stat in stats:
-            self._notice_essential(stat)
-        self._measure(stats)
+            match = self._essential_title.match(self._procfs.title(stat.pid))
+            if match is not None:
+                self._essentials.hold(match[0], stat.ref)
+        self._usage = self._meter.measure(stats, now)
         self._shm.note(self.name, [stat.pid for stat in stats])
 
-    def _notice_essential(self, stat: Stat) -> None:
-        known = self._essentials.get(stat.ref)
-        if known is not None and known.title in {exits.LEADER, SHIM}:
-            return
-        match = self._essential_title.match(self._procfs.title(stat.pid))
-        if match is None:
-            return
-        if known is None:
-            self._hold(match[0], stat.ref)
-        else:
-            known.title = match[0]  # `VLLM::Worker` becomes `VLLM::Worker_TP0` once its groups exist
-
-    def _measure(self, stats: list[Stat]) -> None:
-        now = self._now()
-        self._processes = len(stats)
-        self._rss_bytes = sum(stat.rss_bytes for stat in stats)
-        self._compiling = any(stat.comm in COMPILERS for stat in stats)
-        stopped = {}
-        for stat in stats:
-            usage = self._usage.setdefault(stat.ref, _Usage())
-            usage.cpu_seconds = stat.cpu_seconds
-            if (counters := self._procfs.io(stat.pid)) is not None:
-                usage.read_bytes, usage.rchar_bytes = counters.read_bytes, counters.rchar
-            if stat.state == "T":
-                before = self._stopped.get(stat.ref)
-                since = now if before is None else before.since
-                stopped[stat.ref] = StoppedProcess(stat.pid, self._procfs.title(stat.pid), since)
-        self._stopped = stopped
-
-    # Ends
-
-    def _hold(self, title: str, ref: ProcessRef) -> bool:
-        """Watch this very process; False if it has ended already."""
-        try:
-            pidfd = os.pidfd_open(ref.pid)
-        except OSError:
-            return False
-        if not self._procfs.alive(ref):
-            os.close(pidfd)
-            return False
-        essential = _Essential(title, ref, pidfd)
-        self._essentials[ref] = essential
-        asyncio.get_running_loop().add_reader(pidfd, self._ended, essential)
-        return True
-
-    def _ended(self, essential: _Essential) -> None:
-        asyncio.get_running_loop().remove_reader(essential.pidfd)
-        leader = self._essentials.get(self._handle.leader) if self._handle.leader is not None else None
-        if essential.title == SHIM and leader is not None and leader.ended_at is None:
-            if not self._procfs.alive(leader.ref):
-                self._ended(leader)  # the shim's end is the consequence; the loop only heard of it first
-        if essential.ended_at is not None:
-            return
-        essential.ended_at = self._clock.now()
-        if self._fallen_first is None and self._life.wanted:
-            self._fallen_first = essential
-        why = f"{essential.title} (pid {essential.ref.pid}) ended"
-        happened = life.leader_ended if essential is leader else life.essential_ended
+    def _ended(self, one: Essential) -> None:
+        first = self._first is None and self._life.wanted
+        if first:
+            self._first = one
+        # What we killed ourselves is no news, the leader apart.
+        if first or one.title == LEADER or (one.title != SHIM and self._life.killed_since is None):
+            self._told_of.append(one)
+        happened = life.leader_ended if one.title == LEADER else life.essential_ended
+        why = f"{one.title} (pid {one.ref.pid}) ended"
         self._become(happened(self._life, self._now(), why, self._limits))
         self._wake.set()
 
-    def _settle_exits(self, *, final: bool) -> None:
+    def _settle(self, *, final: bool) -> None:
         """Find out how those ended that ended by themselves; `final`: who is unknown now stays so."""
-        for one in self._essentials.values():
-            if (
-                one.ended_at is None
-                or one.exit is not None
-                or (one.title == SHIM and not self._is_cause(one))
-            ):
-                continue
-            if self._life.killed_since is not None and one.title != exits.LEADER and not self._is_cause(one):
-                continue
-            one.exit = self._exit_of(one, one.ended_at, final=final)
-            if one.exit is not None and self._is_cause(one):
-                record = self._exit_record() if one.title == exits.LEADER else None
-                failure = None if record is None else record.error
-                self._life = replace(self._life, fell=failure or exits.describe(one.exit))
-        leader = self._handle.leader
-        heard = leader in self._essentials and self._essentials[leader].exit is not None
-        if heard or not self._shim_alive():
+        shim_alive = self._shim_alive()
+        for one in self._told_of:
+            before = one.exit
+            self._essentials.settle(one, shim_alive=shim_alive, final=final)
+            if one is self._first and before is None and one.exit is not None:
+                self._life = replace(self._life, fell=self._plainly(one.exit))
+        leader = self._essentials.leader
+        if not shim_alive or (leader is not None and leader.exit is not None):
             self._become(life.last_words_written(self._life, self._now()))
-        self._tell()
 
-    def _exit_of(self, one: _Essential, at: Instant, *, final: bool) -> Exit | None:
-        ended = exits.Ended(one.title, one.ref.pid, at)
-        if one.title == exits.LEADER:
-            record = self._exit_record()
-            if record is not None:
-                return exits.from_shim(self.name, record)
-            if self._shim_alive() and not final:
-                return None
-        found = exits.from_pidfd(self.name, ended, one.pidfd) if one.pidfd >= 0 else None
-        if found is not None or not final:
-            return found
-        lines = RankLog(self._folder.log).last(_LAST_LINES)
-        return exits.from_log(self.name, ended, lines) or exits.unknown(self.name, ended)
-
-    def _is_cause(self, one: _Essential) -> bool:
-        return one is self._fallen_first
-
-    def _exit_record(self) -> ExitRecord | None:
-        try:
-            return self._folder.exit_record()
-        except StateCorrupt:
-            return None
+    def _plainly(self, how: Exit) -> str:
+        record = self._essentials.exit_record() if how.process == LEADER else None
+        return (record.error if record is not None else None) or exits.describe(how)
 
     # Killing
 
     def _terminate_leader(self) -> None:
-        leader = self._handle.leader
-        if self._terminated or self._life.state != "stopping" or leader not in self._essentials:
-            return
-        self._terminated = True
-        kill_exactly(self._procfs, leader, signal.SIGTERM)
+        leader = self._essentials.leader
+        if self._life.state == "stopping" and not self._terminated and leader is not None:
+            self._terminated = True
+            kill_exactly(self._procfs, leader.ref, signal.SIGTERM)
 
-    def _kill_once(self) -> None:
-        now = self._now()
+    def _kill_once(self, now: float) -> None:
         if self._passes == 0:
-            self._shm.note(self.name, [stat.pid for stat in self._target.members()], thorough=True)
+            pids = [stat.pid for stat in self._target.members()]
+            self._shm.note(self.name, pids, thorough=True)
             self._collect_lines()
         self._passes += 1
-        held = [one.pidfd for one in self._essentials.values() if one.title != SHIM and one.ended_at is None]
-        left = kill_pass(self._target, held)
-        self._processes = len(left)
+        left = kill_pass(self._target, self._essentials.living)
         if not left:
             self._end_shim(now)
             if not self._shim_alive():
@@ -396,62 +271,58 @@ class RankSupervisor:
                 return
         else:
             self._empty_since = None
-        overdue = (
-            self._life.killed_since is not None and now - self._life.killed_since >= self._limits.kill_proof_s
-        )
-        remains = survivors(self._procfs, self._left_with_shim(left)) if overdue else ()
+        since = self._life.killed_since
+        overdue = since is not None and now - since >= self._limits.kill_proof_s
+        remains = survivors(self._procfs, left or self._shim_stat()) if overdue else ()
         self._become(life.killed(self._life, now, tuple(str(one) for one in remains), self._limits))
 
-    def _left_with_shim(self, left: list[Stat]) -> list[Stat]:
-        shim = self._procfs.stat(self._handle.shim.pid) if self._handle.shim is not None else None
-        return left or ([shim] if shim is not None else [])
-
     def _end_shim(self, now: float) -> None:
-        """A shim goes by itself when its rank is gone and the exit is written; one that does not is helped."""
+        """A shim goes by itself once its rank is gone and the exit is written; one that does not is helped."""
         if self._empty_since is None:
             self._empty_since = now
-        if self._handle.shim is not None and now - self._empty_since >= self._limits.shim_exit_s:
-            kill_exactly(self._procfs, self._handle.shim)
+        if self.handle.shim is not None and now - self._empty_since >= self._limits.shim_exit_s:
+            kill_exactly(self._procfs, self.handle.shim)
 
     def _prove(self, now: float) -> None:
+        self._essentials.end_all()
         remains = self._shm.sweep(self.name)
-        self._rss_bytes = 0
-        self._compiling = False
-        self._stopped = {}
+        self._usage = self._meter.measure((), now)
         self._collect_lines()
-        self._settle_exits(final=True)
+        self._settle(final=True)
         self._become(life.nothing_left(self._life, now, remains))
 
     def _collect_lines(self) -> None:
         if self._life.fell is not None:
-            self._lines = telling_lines(RankLog(self._folder.log).last(_LAST_LINES))
+            self._lines = telling_lines(RankLog(self._folder.log).last(LOG_LINES))
 
     def _shim_alive(self) -> bool:
-        return self._handle.shim is not None and self._procfs.alive(self._handle.shim)
+        return self.handle.shim is not None and self._procfs.alive(self.handle.shim)
+
+    def _shim_stat(self) -> list[Stat]:
+        stat = None if self.handle.shim is None else self._procfs.stat(self.handle.shim.pid)
+        return [] if stat is None else [stat]
 
     # Time and news
 
     async def _pause(self) -> None:
-        timer = asyncio.get_running_loop().call_later(max(0.0, self._pause_s()), self._wake.set)
+        timer = asyncio.get_running_loop().call_later(self._pause_s(), self._wake.set)
         await self._wake.wait()
         timer.cancel()
         self._wake.clear()
 
     def _pause_s(self) -> float:
         limits, now = self._limits, self._now()
-        if self._life.over:
-            return 0.0
         if self._life.state == "unkillable":
             return limits.unkillable_repeat_s
         if self._life.killed_since is not None:
-            return limits.kill_repeat_s * min(self._passes, _KILL_REPEAT_MAX)
-        young = self._clock.now().wall - self._handle.started.wall < limits.rank_young_s
+            return limits.kill_repeat_s * min(self._passes, _KILL_PAUSE_GROWTH)
+        young = now - self.handle.started.mono < limits.rank_young_s
         pause = limits.rank_young_scan_s if young else limits.rank_scan_s
         if self._life.state == "fallen":
-            pause = _EXIT_POLL_S
+            pause = _POLL_S
         if self._life.kill_at is not None:
             pause = min(pause, self._life.kill_at - now)
-        return pause
+        return max(0.0, pause)
 
     def _become(self, new: life.Life) -> None:
         if new.state != self._life.state:
@@ -460,24 +331,11 @@ class RankSupervisor:
         self._tell()
 
     def _tell(self) -> None:
-        news = (
-            self._life.state,
-            self._life.fell,
-            self._life.remains,
-            self._lines,
-            tuple(one.exit for one in self._essentials.values()),
-        )
-        if news != self._told:
-            self._told = news
+        seen = self.view
+        news = (seen.state, seen.fell, seen.exits, seen.lines, seen.remains)
+        if news != self._news:
+            self._news = news
             self._on_change(self)
 
     def _now(self) -> float:
         return self._clock.now().mono
-
-    def _release(self) -> None:
-        loop = asyncio.get_running_loop()
-        for one in self._essentials.values():
-            if one.pidfd >= 0:
-                loop.remove_reader(one.pidfd)
-                os.close(one.pidfd)
-                one.pidfd = -1

@@ -1,0 +1,134 @@
+"""The processes whose end is the end of their rank: a pidfd on each, and how each of them ended."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from sparkd.clock import Clock, Instant
+from sparkd.errors import StateCorrupt
+from sparkd.records.report import Exit
+from sparkd_agent import exits
+from sparkd_agent.logs import RankLog
+from sparkd_agent.procfs import ProcessRef, ProcFs
+from sparkd_agent.rankfolder import ExitRecord, RankFolder
+
+LEADER: Final = exits.LEADER
+SHIM: Final = "shim"
+LOG_LINES: Final = 400
+"""How far back the log is searched for what it says of an end."""
+
+
+@dataclass(slots=True)
+class Essential:
+    title: str
+    ref: ProcessRef
+    pidfd: int
+    """-1 when it had ended before it could be watched."""
+    ended_at: Instant | None = None
+    exit: Exit | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.ended_at is not None
+
+
+class Essentials:
+    def __init__(
+        self,
+        folder: RankFolder,
+        *,
+        procfs: ProcFs,
+        clock: Clock,
+        on_end: Callable[[Essential], None],
+    ) -> None:
+        self._folder = folder
+        self._procfs = procfs
+        self._clock = clock
+        self._on_end = on_end
+        self._all: dict[ProcessRef, Essential] = {}
+
+    def hold(self, title: str, ref: ProcessRef) -> Essential | None:
+        """Watch this very process, under its newest title; None if it has ended already."""
+        if (known := self._all.get(ref)) is not None:
+            if known.title not in {LEADER, SHIM}:
+                known.title = title  # `VLLM::Worker` becomes `VLLM::Worker_TP0` once its groups exist
+            return known
+        try:
+            pidfd = os.pidfd_open(ref.pid)
+        except OSError:
+            return None
+        if not self._procfs.alive(ref):
+            os.close(pidfd)
+            return None
+        one = self._all[ref] = Essential(title, ref, pidfd)
+        asyncio.get_running_loop().add_reader(pidfd, self.end, one)
+        return one
+
+    def missed(self, title: str, ref: ProcessRef) -> Essential:
+        """Record a process that ended while no agent watched."""
+        record = self.exit_record() if title == LEADER else None
+        at = self._clock.now() if record is None else Instant(record.mono, record.wall)
+        one = self._all[ref] = Essential(title, ref, -1, ended_at=at)
+        return one
+
+    def end(self, one: Essential) -> None:
+        if one.pidfd >= 0:
+            asyncio.get_running_loop().remove_reader(one.pidfd)
+        if one.ended:
+            return
+        leader = self.leader
+        if one.title == SHIM and leader is not None and not self._procfs.alive(leader.ref):
+            self.end(leader)  # the shim's end is the consequence; the loop only heard of it first
+        one.ended_at = self._clock.now()
+        self._on_end(one)
+
+    def end_all(self) -> None:
+        """All of them are proved gone, whether or not the loop has heard of it."""
+        for one in tuple(self._all.values()):
+            self.end(one)
+
+    @property
+    def leader(self) -> Essential | None:
+        return next((one for one in self._all.values() if one.title == LEADER), None)
+
+    @property
+    def living(self) -> list[int]:
+        """Pidfds of what the kill path may signal: the shim is left out."""
+        return [one.pidfd for one in self._all.values() if not one.ended and one.title != SHIM]
+
+    def settle(self, one: Essential, *, shim_alive: bool, final: bool) -> None:
+        """Try to learn how it ended; `final`: what is unknown now stays unknown."""
+        if one.exit is None and one.ended_at is not None:
+            one.exit = self._learn(one, one.ended_at, shim_alive=shim_alive, final=final)
+
+    def exit_record(self) -> ExitRecord | None:
+        """What the shim wrote of the leader's end; None also for a record that cannot be read."""
+        try:
+            return self._folder.exit_record()
+        except StateCorrupt:
+            return None
+
+    def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        for one in self._all.values():
+            if one.pidfd >= 0:
+                loop.remove_reader(one.pidfd)
+                os.close(one.pidfd)
+                one.pidfd = -1
+
+    def _learn(self, one: Essential, at: Instant, *, shim_alive: bool, final: bool) -> Exit | None:
+        rank = self._folder.name
+        if one.title == LEADER:
+            record = self.exit_record()
+            if record is not None:
+                return exits.from_shim(rank, record)
+            if shim_alive and not final:
+                return None
+        ended = exits.Ended(one.title, one.ref.pid, at)
+        found = exits.from_pidfd(rank, ended, one.pidfd) if one.pidfd >= 0 else None
+        if found is not None or not final:
+            return found
+        lines = RankLog(self._folder.log).last(LOG_LINES)
+        return exits.from_log(rank, ended, lines) or exits.unknown(rank, ended)
