@@ -3,6 +3,7 @@
 The format is the shim's (see `shim.py`) and versioned: this module reads every format up to its own.
 """
 
+import contextlib
 import fcntl
 import os
 from dataclasses import dataclass
@@ -94,6 +95,16 @@ class RankFolder:
         except OSError:
             return False
         return False
+
+    def remove(self) -> None:
+        """Remove everything in it and itself; what cannot be removed stays."""
+        with contextlib.suppress(OSError):
+            for place, folders, files in os.walk(self.path, topdown=False):
+                for name in files:
+                    Path(place, name).unlink()
+                for name in folders:
+                    Path(place, name).rmdir()
+            self.path.rmdir()
 
     def handle(self) -> RankHandle:
         """The rank as recorded.

@@ -142,7 +142,7 @@ class RankSupervisor:
         self._wake.set()
 
     def stacks(self) -> tuple[int, ...]:
-        """Send SIGUSR2 to those processes that have a handler for it, so it cannot kill. Returns their pids."""
+        """Send SIGUSR2 to those processes that have a handler for it; it kills none. Returns their pids."""
         number = signal.SIGUSR2
         return tuple(
             stat.pid
@@ -277,7 +277,7 @@ class RankSupervisor:
         self._become(life.killed(self._life, now, tuple(str(one) for one in remains), self._limits))
 
     def _end_shim(self, now: float) -> None:
-        """A shim goes by itself once its rank is gone and the exit is written; one that does not is helped."""
+        """A shim goes by itself once its rank is gone and the exit written; one that does not is helped."""
         if self._empty_since is None:
             self._empty_since = now
         if self.handle.shim is not None and now - self._empty_since >= self._limits.shim_exit_s:

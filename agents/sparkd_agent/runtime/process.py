@@ -5,7 +5,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -75,7 +74,7 @@ class ProcessRuntime:
 
     def forget(self, name: str) -> None:
         if parse_rank_name(name) is not None:
-            shutil.rmtree(self._ranks / name, ignore_errors=True)
+            RankFolder(self._ranks / name).remove()
 
     def close(self) -> None:
         """Stop watching children; they live on."""
