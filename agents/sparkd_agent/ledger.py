@@ -162,6 +162,10 @@ class Ledger:
             for spec, state, boot in rows
         )
 
+    def unfinished(self) -> frozenset[str]:
+        """Names whose end nobody has written down, of this boot or an earlier one."""
+        return frozenset(name for (name,) in self._db.execute("SELECT name FROM rank WHERE state <> 'gone'"))
+
     def prune(self, keep: int) -> tuple[str, ...]:
         """Drop all but the newest `keep` gone ranks of each deployment; gives the names dropped."""
         by_deployment: dict[str, list[str]] = {}

@@ -18,7 +18,7 @@ from sparkd.coordinator.reconciler import Reconciler
 from sparkd.coordinator.store import Store
 from sparkd.errors import IntentDiffers, NotFound, SparkdError, UsageError
 from sparkd.gang.machine import ENDED
-from sparkd.profile.merge import intent_differences
+from sparkd.profile.differences import intent_differences
 from sparkd.records.answer import CommandAnswer, Problem
 from sparkd.records.event import Event
 from sparkd.records.intent import Intent

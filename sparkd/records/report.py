@@ -9,7 +9,7 @@ from sparkd.records.rank import RankSpec
 
 RankState = Literal["starting", "running", "fallen", "stopping", "gone", "unkillable"]
 RankPhase = Literal["launching", "rendezvous", "loading", "warming", "serving"]
-RefusalCode = Literal["fenced", "spent", "engine", "ledger"]
+RefusalCode = Literal["fenced", "spent", "engine", "ledger", "not-started"]
 ExitSource = Literal["shim", "pidfd", "log", "unknown"]
 
 

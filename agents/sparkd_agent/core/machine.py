@@ -36,6 +36,15 @@ from sparkd_agent.core.state import (
 Step = tuple[Core, tuple[CoreCommand, ...]]
 
 
+def adopt(core: Core, ranks: dict[str, Existing], folders: frozenset[str]) -> Core:
+    """What an earlier run of the agent left: ranks to look after, and names that are spent."""
+    generations = dict(core.generations)
+    for rank in ranks.values():
+        name = rank.name
+        generations[name.deployment] = max(generations.get(name.deployment, 0), name.generation)
+    return replace(core, ranks=ranks, folders=folders, generations=generations)
+
+
 def step(core: Core, event: CoreEvent, now: Instant) -> Step:
     """Take one event in and make the document true as far as that is now possible."""
     match event:

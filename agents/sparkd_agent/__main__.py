@@ -1,0 +1,145 @@
+"""`sparkd-agent`: the node's daemon, and three questions to it.
+
+sparkd-agent run --config /etc/sparkd/agent.toml
+sparkd-agent status
+sparkd-agent logs sparkd-tiny-g1-r0 --lines 50
+"""
+
+import argparse
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from sparkd.clock import SystemClock
+from sparkd.errors import Conflict, SparkdError, UsageError
+from sparkd_agent.config import AgentConfig, read_config
+from sparkd_agent.daemon import Agent
+from sparkd_agent.ledger import Ledger
+from sparkd_agent.link import Link
+from sparkd_agent.local_socket import LocalSocket, ask
+from sparkd_agent.procfs import ProcFs
+from sparkd_agent.runtime.process import ProcessRuntime
+from sparkd_agent.shm import ShmJanitor
+
+DEFAULT_CONFIG = Path("/etc/sparkd/agent.toml")
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _parse(argv)
+    try:
+        config = read_config(options.config)
+        match options.verb:
+            case "run":
+                run(config)
+            case "status":
+                _say(_readable(ask(_socket(config), {"ask": "status"}), as_json=options.output == "json"))
+            case "ranks":
+                ranks = ask(_socket(config), {"ask": "status"}).get("ranks", [])
+                _say(json.dumps(ranks, indent=2))
+            case "logs":
+                question = {"ask": "log", "rank": options.rank, "lines": options.lines}
+                found = ask(_socket(config), question)
+                if "error" in found:
+                    _complain(found["error"])
+                    return 1
+                _say(found["text"].rstrip("\n"))
+    except SparkdError as error:
+        _complain(error)
+        return error.exit_code
+    return 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def _complain(reason: object) -> None:
+    sys.stderr.write(f"sparkd-agent: {reason}\n")
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="sparkd-agent",
+        description="The agent of one node: starts, watches and ends the ranks of its document.",
+        epilog="example: sparkd-agent status",
+    )
+    parser.add_argument(
+        "--config", type=Path, default=DEFAULT_CONFIG, help="agent.toml (default: %(default)s)"
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("run", help="run in the foreground until SIGTERM")
+    status = verbs.add_parser("status", help="how this agent stands, also while the coordinator is dead")
+    status.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    verbs.add_parser("ranks", help="the ranks of this node, as JSON")
+    logs = verbs.add_parser("logs", help="the last log lines of a rank of this node")
+    logs.add_argument("rank", help="its name, such as sparkd-tiny-g1-r0")
+    logs.add_argument("--lines", type=int, default=100)
+    for verb in verbs.choices.values():
+        verb.add_argument("--config", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def _socket(config: AgentConfig) -> Path:
+    if config.socket is None:
+        raise UsageError("the configuration names no socket: state.socket")
+    return config.socket
+
+
+def _readable(status: dict[str, object], *, as_json: bool) -> str:
+    if as_json:
+        return json.dumps(status, indent=2)
+    ranks = status.pop("ranks", [])
+    lines = [f"{key:12} {value}" for key, value in status.items()]
+    if isinstance(ranks, list):
+        lines += [f"{r['name']:28} {r['state']:10} {r['phase']:10} pid {r['pid']}" for r in ranks]
+    return "\n".join(lines)
+
+
+def run(config: AgentConfig) -> None:
+    """The daemon. Raises Conflict when another agent runs on the same state folder."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    config.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(config.state / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Conflict(f"another agent runs on {config.state}") from None
+    asyncio.run(_serve(config))
+
+
+async def _serve(config: AgentConfig) -> None:
+    procfs = ProcFs()
+    token = config.token_file.read_text().strip()
+    runtime = ProcessRuntime(config.state / "ranks", procfs)
+    agent = Agent(
+        config,
+        clock=SystemClock(),
+        procfs=procfs,
+        runtime=runtime,
+        ledger=Ledger(config.state / "ledger.sqlite", procfs.boot_id()),
+        shm=ShmJanitor(procfs),
+    )
+    link = Link(agent, config.urls, token)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    agent.adopt()
+    async with asyncio.TaskGroup() as group:
+        work = [group.create_task(link.run()), group.create_task(agent.look_after_ranks())]
+        if config.socket is not None:
+            work.append(group.create_task(LocalSocket(agent, link, config.socket).run()))
+        await stop.wait()
+        for task in work:
+            task.cancel()
+    await agent.close()
+    runtime.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""The agent's own configuration: `agent.toml`. It names the only interpreters that this node starts."""
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkd.errors import UsageError
+
+ENGINE_MODULE = ("-m", "vllm.entrypoints.cli.main")
+"""What an engine's python is started with: the same as the `vllm` script, which may lie elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    python: str
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return (self.python, *ENGINE_MODULE)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """Read once at the start. Paths are absolute."""
+
+    node_id: str
+    name: str
+    address: str
+    fabric_address: str
+    fabric_interface: str | None
+    local: bool
+    urls: tuple[str, ...]
+    token_file: Path
+    holder: str
+    engines: dict[str, EngineConfig]
+    model_roots: tuple[str, ...]
+    state: Path
+    socket: Path | None = None
+    rank_env: dict[str, str] = field(default_factory=dict)
+
+
+_SECTIONS = {
+    "node": {"id", "name", "address", "fabric_address", "fabric_interface", "local"},
+    "coordinator": {"urls", "token_file", "holder"},
+    "engine": None,
+    "models": {"roots"},
+    "state": {"dir", "socket"},
+    "rank": {"env"},
+}
+
+
+def read_config(path: Path) -> AgentConfig:
+    """Raises UsageError naming the file and the key of the first thing that is wrong."""
+    try:
+        document = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: is not TOML: {error}") from error
+    _check_keys(path, document)
+    node = _section(path, document, "node")
+    coordinator = _section(path, document, "coordinator")
+    state = _section(path, document, "state")
+    address = _text(path, node, "node", "address")
+    socket = state.get("socket")
+    return AgentConfig(
+        node_id=_text(path, node, "node", "id"),
+        name=_text(path, node, "node", "name"),
+        address=address,
+        fabric_address=str(node.get("fabric_address") or address),
+        fabric_interface=node.get("fabric_interface"),
+        local=bool(node.get("local", False)),
+        urls=_texts(path, coordinator, "coordinator", "urls"),
+        token_file=Path(_text(path, coordinator, "coordinator", "token_file")),
+        holder=_text(path, coordinator, "coordinator", "holder"),
+        engines=_engines(path, document.get("engine", {})),
+        model_roots=_texts(path, document.get("models", {}), "models", "roots", required=False),
+        state=Path(_text(path, state, "state", "dir")),
+        socket=Path(socket) if socket else None,
+        rank_env={str(k): str(v) for k, v in document.get("rank", {}).get("env", {}).items()},
+    )
+
+
+def _check_keys(path: Path, document: dict[str, Any]) -> None:
+    for name, body in document.items():
+        if name not in _SECTIONS:
+            raise UsageError(f"{path}: [{name}]: no such section (known: {', '.join(_SECTIONS)})")
+        known = _SECTIONS[name]
+        if known is not None and isinstance(body, dict):
+            for key in body:
+                if key not in known:
+                    raise UsageError(f"{path}: {name}.{key}: no such key (known: {', '.join(sorted(known))})")
+
+
+def _section(path: Path, document: dict[str, Any], name: str) -> dict[str, Any]:
+    body = document.get(name)
+    if not isinstance(body, dict):
+        raise UsageError(f"{path}: [{name}] is missing")
+    return body
+
+
+def _text(path: Path, section: dict[str, Any], name: str, key: str) -> str:
+    value = section.get(key)
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{path}: {name}.{key}: a text is needed")
+    return value
+
+
+def _texts(
+    path: Path, section: dict[str, Any], name: str, key: str, *, required: bool = True
+) -> tuple[str, ...]:
+    value = section.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value) or (required and not value):
+        raise UsageError(f"{path}: {name}.{key}: a list of texts is needed")
+    return tuple(value)
+
+
+def _engines(path: Path, section: Any) -> dict[str, EngineConfig]:
+    engines: dict[str, EngineConfig] = {}
+    for name, body in section.items():
+        if not isinstance(body, dict) or set(body) - {"python"}:
+            raise UsageError(f"{path}: engine.{name}: only `python` may stand here")
+        python = _text(path, body, f"engine.{name}", "python")
+        if not Path(python).is_absolute():
+            raise UsageError(f"{path}: engine.{name}.python: an absolute path is needed")
+        engines[name] = EngineConfig(python)
+    return engines

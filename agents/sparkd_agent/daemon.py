@@ -1,0 +1,420 @@
+"""The agent: feeds its core, carries out what the core asks for, and tells the coordinator what it sees."""
+
+import asyncio
+import logging
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Coroutine
+
+import sparkd
+from sparkd.clock import Clock
+from sparkd.errors import RankNotStarted, Spent, UsageError
+from sparkd.records.defaults import DEFAULTS, Defaults
+from sparkd.records.document import Document, Revision, Task
+from sparkd.records.intent import Descriptor, Intent
+from sparkd.records.names import parse_rank_name
+from sparkd.records.rank import Address, RankSpec
+from sparkd.records.report import (
+    AgentEvent,
+    Caller,
+    Hello,
+    LogChunk,
+    Refusal,
+    RefusalCode,
+    Report,
+    ReportAnswer,
+    Welcome,
+)
+from sparkd_agent.config import AgentConfig
+from sparkd_agent.core import machine
+from sparkd_agent.core.state import (
+    Begin,
+    Core,
+    CoreCommand,
+    CoreEvent,
+    DocumentCame,
+    EngineFrozen,
+    Existing,
+    Fence,
+    Forget,
+    GoneTold,
+    Kill,
+    LeaseGiven,
+    RankChanged,
+    SaveFences,
+    Start,
+    StartFailed,
+    Terminate,
+)
+from sparkd_agent.facts import gather_facts
+from sparkd_agent.ledger import Fences, Ledger
+from sparkd_agent.logs import RankLog
+from sparkd_agent.procfs import ProcFs
+from sparkd_agent.rankfolder import RankFolder
+from sparkd_agent.running import RunningRank
+from sparkd_agent.runtime.base import RankHandle, Runtime, make_launch
+from sparkd_agent.shm import ShmJanitor
+from sparkd_agent.tasks import answer
+from sparkd_agent.watch.sample import take_sample
+
+log = logging.getLogger("sparkd.agent")
+
+
+class Agent:
+    """One node's daemon, without its link: the link calls `hello`, `take`, `report` and `acknowledged`."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        *,
+        clock: Clock,
+        procfs: ProcFs,
+        runtime: Runtime,
+        ledger: Ledger,
+        shm: ShmJanitor,
+        limits: Defaults = DEFAULTS,
+    ) -> None:
+        self.config = config
+        self.ranks_dir = config.state / "ranks"
+        self.urgent = asyncio.Event()
+        """Set when a report should not wait for the next beat."""
+        self._clock = clock
+        self._procfs = procfs
+        self._runtime = runtime
+        self._ledger = ledger
+        self._shm = shm
+        self._limits = limits
+        self._facts = gather_facts(config)
+        self._run = secrets.token_hex(6)
+        self._seq = 0
+        self._running: dict[str, RunningRank] = {}
+        self._early_end: dict[str, Callable[[RunningRank], None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._events: list[AgentEvent] = []
+        self._follow_at: dict[str, tuple[int, int]] = {}
+        self._saved_exits: set[tuple[str, int]] = set()
+        fences = ledger.fences()
+        self._core = Core(
+            boot=procfs.boot_id(),
+            holder=config.holder,
+            term=fences.accepted.term,
+            instance=fences.instance,
+            accepted=fences.accepted,
+            rows={row.spec.name: row.state for row in ledger.ranks()},
+            generations=fences.generations,
+            deployments={serial.name: serial for serial in fences.deployments},
+        )
+
+    @property
+    def core(self) -> Core:
+        return self._core
+
+    # Life of the daemon.
+
+    def adopt(self) -> None:
+        """Find what an earlier run of the agent started, and go on with it."""
+        specs = {row.spec.name: row.spec for row in self._ledger.ranks()}
+        unfinished = self._ledger.unfinished()
+        ranks: dict[str, Existing] = {}
+        folders: set[str] = set()
+        for handle in self._runtime.list():
+            folders.add(handle.name)
+            name = parse_rank_name(handle.name)
+            if name is None or (handle.name in specs and handle.name not in unfinished):
+                continue
+            spec = specs.get(handle.name)
+            if spec is None:
+                if not self._is_alive(handle):
+                    continue
+                # The ledger was lost. What the rank was is lost with it, that it runs is not.
+                spec = unknown_spec(handle.name)
+            ranks[handle.name] = Existing(name, spec, "running")
+            self._supervise(handle, spec)
+            log.info("adopted %s", handle.name)
+        for missing in unfinished - folders:
+            if self._core.rows.get(missing) == "gone":  # of another boot, and nothing of it was ever made
+                self._ledger.ended(missing, "gone", None)
+        self._core = machine.adopt(self._core, ranks, frozenset(folders))
+
+    def _is_alive(self, handle: RankHandle) -> bool:
+        return any(ref is not None and self._procfs.alive(ref) for ref in (handle.shim, handle.leader))
+
+    async def look_after_ranks(self) -> None:
+        """Once a beat: read new log lines, judge progress, drop what is old. Until cancelled."""
+        while True:
+            await asyncio.sleep(self._limits.beat_s)
+            for rank in self._running.values():
+                rank.look()
+
+    async def close(self) -> None:
+        """Stop watching. The ranks live on."""
+        for task in (*self._tasks, *(rank.task for rank in self._running.values() if rank.task)):
+            task.cancel()
+        for rank in self._running.values():
+            await rank.close()
+        self._ledger.close()
+
+    # What the link carries.
+
+    def hello(self) -> Hello:
+        now = self._clock.now()
+        core = self._core
+        return Hello(
+            caller=self.caller(),
+            facts=self._facts,
+            version=sparkd.__version__,
+            highest_term=core.term,
+            highest_instance=core.instance,
+            holder=core.holder,
+            accepted=core.accepted,
+            generations=core.generations,
+            ledger=self._ledger.ranks(),
+            deployments=tuple(core.deployments.values()),
+            ranks=tuple(rank.report() for rank in self._running.values()),
+            wall=now.wall,
+            mono=now.mono,
+            lease_live=now.mono < core.lease_until,
+        )
+
+    def caller(self) -> Caller:
+        """The next request's place in this run's history."""
+        self._seq += 1
+        return Caller(self.config.node_id, self._core.boot, self._run, self._seq)
+
+    def welcomed(self, welcome: Welcome) -> None:
+        self._apply(LeaseGiven(welcome.lease_s))
+
+    def take(self, document: Document) -> None:
+        self._apply(DocumentCame(document))
+        self.urgent.set()
+
+    def accepted(self) -> Revision:
+        """What this run has accepted; 0.0 before its first document."""
+        return self._core.accepted if self._core.document is not None else Revision(0, 0)
+
+    def report(self, rtt_s: float | None) -> tuple[Report, tuple[int, ...]]:
+        """The next report, and the outbox rows that it carries."""
+        now = self._clock.now()
+        outbox = self._ledger.outbox()
+        events, self._events = self._events, []
+        report = Report(
+            caller=self.caller(),
+            wall=now.wall,
+            mono=now.mono,
+            applied=self.accepted(),
+            refusals=tuple(self._core.refusals.values()),
+            ranks=tuple(rank.report() for rank in self._running.values()),
+            sample=take_sample(),
+            events=tuple(events),
+            exits=tuple(row.exit for row in outbox if row.exit is not None),
+            results=tuple(row.result for row in outbox if row.result is not None),
+            logs=self._followed_lines(),
+            rtt_s=rtt_s,
+        )
+        return report, tuple(row.seq for row in outbox)
+
+    def acknowledged(self, report: Report, rows: tuple[int, ...], given: ReportAnswer) -> None:
+        self._ledger.acknowledge(rows)
+        self._apply(LeaseGiven(given.lease_s))
+        for chunk in report.logs:
+            begin, _ = self._follow_at.get(chunk.rank, (0, 0))
+            self._follow_at[chunk.rank] = (begin, chunk.offset + len(chunk.text.encode()))
+        gone = frozenset(rank.name for rank in report.ranks if rank.state == "gone")
+        if gone:
+            self._apply(GoneTold(gone))
+
+    def _followed_lines(self) -> tuple[LogChunk, ...]:
+        document = self._core.document
+        if document is None or not document.follow:
+            return ()
+        chunks = []
+        for follow in document.follow:
+            begin, at = self._follow_at.get(follow.rank, (-1, 0))
+            if begin != follow.offset:
+                begin, at = follow.offset, follow.offset
+                self._follow_at[follow.rank] = (begin, at)
+            if parse_rank_name(follow.rank) is None or not (self.ranks_dir / follow.rank).is_dir():
+                continue
+            found = RankLog(RankFolder(self.ranks_dir / follow.rank).log).follow(
+                at, self._limits.report_log_bytes
+            )
+            if found.data:
+                text = found.data.decode(errors="replace")
+                chunks.append(LogChunk(follow.rank, found.offset, text, found.skipped_bytes))
+        return tuple(chunks)
+
+    # The core's commands.
+
+    def _apply(self, event: CoreEvent) -> None:
+        self._core, commands = machine.step(self._core, event, self._clock.now())
+        for command in commands:
+            self._carry_out(command)
+
+    def _carry_out(self, command: CoreCommand) -> None:
+        match command:
+            case Kill(name, reason):
+                log.info("kill %s: %s", name, reason)
+                self._end(name, lambda rank: rank.kill(reason))
+            case Terminate(name, grace_s, reason):
+                log.info("terminate %s within %.0f s: %s", name, grace_s, reason)
+                self._end(name, lambda rank: rank.terminate(grace_s, reason))
+            case SaveFences(accepted, instance, deployments, generations):
+                self._save(
+                    lambda: self._ledger.save_fences(Fences(accepted, instance, generations, deployments))
+                )
+            case Start(spec):
+                self._spawn(self._start(spec))
+            case Forget(name):
+                self._forget(name)
+            case Begin(task):
+                self._spawn(self._answer(task))
+            case Fence(reason):
+                log.warning("refused a document: %s", reason)
+                self._tell("fenced", f"refused a document: {reason}", None)
+
+    def _end(self, name: str, how: Callable[[RunningRank], None]) -> None:
+        rank = self._running.get(name)
+        if rank is None:
+            self._early_end[name] = (
+                how  # its start is on the way; it ends as soon as there is something to end
+            )
+        else:
+            how(rank)
+
+    async def _answer(self, task: Task) -> None:
+        result = await asyncio.to_thread(answer, task, self.config, self.ranks_dir)
+        self._save(lambda: self._ledger.post(result))
+        self.urgent.set()
+
+    async def _start(self, spec: RankSpec) -> None:
+        engine = self.config.engines.get(spec.engine)
+        if engine is None or not os.access(engine.python, os.X_OK):
+            where = engine.python if engine else f"[engine.{spec.engine}]"
+            self._refuse(spec, "engine", f"this node has no engine at {where}")
+            return
+        try:
+            self._ledger.intend(spec)
+        except sqlite3.Error as error:
+            self._refuse(spec, "ledger", f"the intent cannot be written: {error}")
+            return
+        launch = make_launch(
+            spec,
+            engine.command,
+            agent_env=os.environ,
+            rank_env=self.config.rank_env,
+            cwd=str(self.config.state),
+        )
+        try:
+            handle = await self._runtime.start(spec, launch)
+        except Spent as error:
+            self._refuse(spec, "spent", str(error))
+            return
+        except RankNotStarted as error:
+            self._refuse(spec, "not-started", str(error))
+            return
+        leader = handle.leader
+        self._save(
+            lambda: self._ledger.started(
+                spec.name, leader.pid if leader else None, leader.starttime if leader else None
+            )
+        )
+        log.info("started %s", spec.name)
+        rank = self._supervise(handle, spec)
+        self._apply(RankChanged(spec.name, "running"))
+        early = self._early_end.pop(spec.name, None)
+        if early is not None:
+            early(rank)
+        self.urgent.set()
+
+    def _refuse(self, spec: RankSpec, code: RefusalCode, reason: str) -> None:
+        log.warning("refused to start %s (%s): %s", spec.name, code, reason)
+        self._early_end.pop(spec.name, None)
+        self._save(lambda: self._ledger.ended(spec.name, "gone", None))
+        self._apply(StartFailed(Refusal(spec.name, code, reason)))
+        self.urgent.set()
+
+    def _supervise(self, handle: RankHandle, spec: RankSpec) -> RunningRank:
+        rank = RunningRank(
+            handle,
+            spec,
+            clock=self._clock,
+            procfs=self._procfs,
+            shm=self._shm,
+            on_change=self._rank_changed,
+            limits=self._limits,
+        )
+        self._running[handle.name] = rank
+        rank.begin()
+        return rank
+
+    def _rank_changed(self, rank: RunningRank) -> None:
+        """Milliseconds after anything happened to a rank. Kill first, then write, then tell."""
+        view = rank.view
+        if rank.wedged is not None:
+            self._apply(EngineFrozen(view.name, rank.wedged))
+        served = rank.served
+        known = self._core.ranks.get(view.name)
+        if known is not None and (known.state, known.served) != (view.state, served or known.served):
+            self._apply(RankChanged(view.name, view.state, served))
+            if view.state in ("fallen", "unkillable"):
+                self._save(lambda: self._ledger.ended(view.name, "exited", view.exit))
+            elif view.state == "gone":
+                self._save(lambda: self._ledger.ended(view.name, "gone", view.exit))
+        for exit_ in view.exits:
+            if view.fell is not None and (exit_.rank, exit_.pid) not in self._saved_exits:
+                self._saved_exits.add((exit_.rank, exit_.pid))
+                self._save(lambda exit_=exit_: self._ledger.post(exit_))  # type: ignore[misc]
+        self.urgent.set()
+
+    def _forget(self, name: str) -> None:
+        """Out of the reports. Logs of the last few generations stay for people to read."""
+        rank = self._running.pop(name, None)
+        if rank is not None:
+            self._spawn(rank.close())
+        self._saved_exits = {key for key in self._saved_exits if key[0] != name}
+        self._save(self._prune)
+
+    def _prune(self) -> None:
+        for old in self._ledger.prune(self._limits.generations_kept):
+            self._runtime.forget(old)
+
+    def _save(self, write: Callable[[], object]) -> None:
+        """A ledger that cannot be written keeps nothing from being killed or told."""
+        try:
+            write()
+        except sqlite3.Error as error:
+            log.error("the ledger cannot be written: %s", error)  # noqa: TRY400 - a full disk needs no trace
+            self._tell("ledger", f"the ledger cannot be written: {error}", None)
+
+    def _tell(self, kind: str, reason: str, rank: str | None) -> None:
+        if len(self._events) < self._limits.outbox_batch:
+            self._events.append(AgentEvent(kind, reason, time.time(), rank))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def unknown_spec(name: str) -> RankSpec:
+    """A stand-in for the spec of a rank whose ledger row is lost: enough to end it and to name it."""
+    parsed = parse_rank_name(name)
+    if parsed is None:
+        raise UsageError(f"{name} is no rank's name")
+    nothing = Intent(profile_name="", profile={})
+    descriptor = Descriptor(parsed.deployment, nothing, 0, parsed.generation, (), 0)
+    return RankSpec(
+        name=name,
+        deployment=parsed.deployment,
+        generation=parsed.generation,
+        rank=parsed.rank,
+        ranks=0,
+        runtime="process",
+        engine="",
+        args=(),
+        env={},
+        rendezvous=Address("", 0),
+        descriptor=descriptor,
+    )

@@ -1,0 +1,44 @@
+"""What the agent tells of its node in a hello: addresses, engines, roots, privileges."""
+
+import os
+import re
+from pathlib import Path
+
+from sparkd.records.report import EngineFacts, NodeFacts
+from sparkd_agent.config import AgentConfig
+from sparkd_agent.watch.sample import read_memory
+
+
+def gather_facts(config: AgentConfig, proc: Path = Path("/proc")) -> NodeFacts:
+    """Versions come from metadata on disk: importing an engine would cost gigabytes and seconds."""
+    memory = read_memory(proc)
+    root = os.geteuid() == 0
+    return NodeFacts(
+        id=config.node_id,
+        name=config.name,
+        address=config.address,
+        fabric_address=config.fabric_address,
+        fabric_interface=config.fabric_interface,
+        runtimes=("process",),
+        engines=tuple(
+            EngineFacts(name, engine.command, engine_version(engine.python))
+            for name, engine in config.engines.items()
+        ),
+        model_roots=config.model_roots,
+        rank_env=config.rank_env,
+        memory_total=memory.total if memory else 0,
+        privileges=("root",) if root else (),
+        limits=() if root else ("not root: only its own user's processes can be ended and watched",),
+        local=config.local,
+    )
+
+
+def engine_version(python: str) -> str | None:
+    """The version of the vLLM that this interpreter would import, by the name of its metadata folder."""
+    library = Path(python).parent.parent / "lib"
+    for site in sorted(library.glob("python*/site-packages")):
+        for folder in sorted(site.glob("vllm-*.dist-info")):
+            match = re.fullmatch(r"vllm-(.+)\.dist-info", folder.name)
+            if match:
+                return match[1]
+    return None

@@ -1,0 +1,123 @@
+"""The agent's link to its coordinator: hello, then a long poll for documents beside a report each beat.
+
+         ┌────────── 409, or no contact for a lease ─────────┐
+         v                                                   │
+    say hello ──> poll for documents   (25 s each)           │
+         ^   └──> report               (each beat, at once on news) ──┘
+         └── retried every 3 s at the latest
+
+The agent only dials out: nothing listens here.
+"""
+
+import asyncio
+import logging
+import time
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from sparkd.errors import AnswerBroken, NotAnswered, NotConnected
+from sparkd.records.defaults import DEFAULTS, Defaults
+from sparkd.records.document import Document
+from sparkd.records.rank import Address
+from sparkd.records.report import ReportAnswer, Welcome
+from sparkd_agent.daemon import Agent
+from sparkd_agent.http import Connection, Response
+
+log = logging.getLogger("sparkd.agent")
+
+_LOST = (NotConnected, NotAnswered, AnswerBroken)
+
+
+class LinkError(Exception):
+    """The coordinator answered, but not with what was asked for; the link begins anew with a hello."""
+
+
+class Link:
+    """Runs for as long as the agent does. `state` says in one line how things stand."""
+
+    def __init__(self, agent: Agent, urls: tuple[str, ...], token: str, limits: Defaults = DEFAULTS) -> None:
+        self._agent = agent
+        self._addresses = tuple(_address(url) for url in urls)
+        self._headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+        self._limits = limits
+        self.state = "not connected yet"
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        turn = 0
+        pause = self._limits.beat_s / 4
+        while True:
+            address = self._addresses[turn % len(self._addresses)]
+            turn += 1
+            try:
+                await self._live(address)
+            except* (LinkError, *_LOST) as group:
+                reason = "; ".join(str(error) for error in group.exceptions)
+                if reason != self.state:
+                    log.warning("no coordinator: %s", reason)
+                self.state = reason
+            await asyncio.sleep(pause)
+
+    async def _live(self, address: Address) -> None:
+        async with Connection(address) as poll, Connection(address) as beat:
+            await self._hello(beat)
+            self.state = f"connected to {address}"
+            log.info("%s", self.state)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._poll(poll))
+                group.create_task(self._report(beat))
+
+    async def _hello(self, connection: Connection) -> None:
+        body = msgspec.json.encode(self._agent.hello())
+        response = await self._send(connection, "POST", "/agent/v1/hello", body)
+        self._agent.welcomed(msgspec.json.decode(response.body, type=Welcome))
+
+    async def _poll(self, connection: Connection) -> None:
+        while True:
+            caller = self._agent.caller()
+            query = urlencode({**msgspec.to_builtins(caller), "after": str(self._agent.accepted())})
+            timeout = self._limits.document_poll_s + self._limits.agent_request_timeout_s
+            response = await self._send(connection, "GET", f"/agent/v1/document?{query}", b"", timeout)
+            if response.status != 204:
+                self._agent.take(msgspec.json.decode(response.body, type=Document))
+
+    async def _report(self, connection: Connection) -> None:
+        rtt: float | None = None
+        while True:
+            self._agent.urgent.clear()
+            report, rows = self._agent.report(rtt)
+            begun = time.monotonic()
+            response = await self._send(connection, "POST", "/agent/v1/report", msgspec.json.encode(report))
+            rtt = time.monotonic() - begun
+            self._agent.acknowledged(report, rows, msgspec.json.decode(response.body, type=ReportAnswer))
+            try:
+                await asyncio.wait_for(self._agent.urgent.wait(), self._limits.beat_s)
+            except TimeoutError:
+                continue
+
+    async def _send(
+        self, connection: Connection, method: str, path: str, body: bytes, timeout_s: float | None = None
+    ) -> Response:
+        response = await connection.request(
+            method,
+            path,
+            headers=self._headers,
+            body=body,
+            timeout_s=timeout_s or self._limits.agent_request_timeout_s,
+        )
+        if response.status not in (200, 204):
+            raise LinkError(f"{connection.address} answered {response.status}: {_detail(response.body)}")
+        return response
+
+
+def _address(url: str) -> Address:
+    parts = urlsplit(url)
+    return Address(parts.hostname or "", parts.port or 7071)
+
+
+def _detail(body: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(body).get("detail", ""))
+    except (msgspec.MsgspecError, AttributeError):
+        return body[:200].decode(errors="replace")

@@ -1,0 +1,164 @@
+"""One rank with all that the agent knows of it: its supervisor, its way up, and for rank 0 its prober."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+
+from sparkd.clock import Clock
+from sparkd.detect import progress as progress_of
+from sparkd.detect import wedge
+from sparkd.detect.progress import ProgressSample
+from sparkd.records.defaults import Defaults
+from sparkd.records.rank import RankSpec
+from sparkd.records.report import ProbeReport, RankReport
+from sparkd_agent.logs import RankLog
+from sparkd_agent.prober import Around, Prober
+from sparkd_agent.procfs import ProcFs
+from sparkd_agent.rankfolder import RankFolder
+from sparkd_agent.runtime.base import RankHandle
+from sparkd_agent.shm import ShmJanitor
+from sparkd_agent.supervisor import RankSupervisor, RankView
+
+KEY_VARIABLE = "VLLM_API_KEY"
+
+
+class RunningRank:
+    """`on_change` is called within milliseconds of anything that a report should not wait for."""
+
+    def __init__(
+        self,
+        handle: RankHandle,
+        spec: RankSpec,
+        *,
+        clock: Clock,
+        procfs: ProcFs,
+        shm: ShmJanitor,
+        on_change: Callable[["RunningRank"], None],
+        limits: Defaults,
+    ) -> None:
+        self.spec = spec
+        self.task: asyncio.Task[None] | None = None
+        self._clock = clock
+        self._limits = limits
+        self._folder = RankFolder(handle.folder)
+        self._warmed_mark = self._folder.path / "warmed"
+        self._log = RankLog(self._folder.log)
+        self._log_at = 0
+        self._on_change = on_change
+        self._supervisor = RankSupervisor(
+            handle,
+            spec,
+            procfs=procfs,
+            clock=clock,
+            shm=shm,
+            on_change=lambda _: on_change(self),
+            limits=limits,
+        )
+        self._progress = progress_of.begin(clock.now().mono, spec.weights_bytes)
+        self._prober: Prober | None = None
+        if spec.probe is not None:
+            self._prober = Prober(
+                spec.probe,
+                self._api_key(),
+                warmed=self._warmed_mark.exists(),
+                clock=clock,
+                around=self._around,
+                on_change=self._probe_changed,
+            )
+        self._probing: asyncio.Task[None] | None = None
+
+    def _around(self) -> Around:
+        view = self.view
+        stopped = tuple(
+            wedge.Stopped(f"rank {self.spec.rank}'s {one.title} (pid {one.pid})", one.since)
+            for one in view.stopped
+        )
+        return Around(view.compiling, stopped)
+
+    def _probe_changed(self, report: ProbeReport) -> None:
+        if report.warmed:
+            # A later run of the agent need not ask the canaries again: one pulse proves the rank then.
+            with contextlib.suppress(OSError):
+                self._warmed_mark.touch()
+        self._on_change(self)
+
+    def begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.task = loop.create_task(self._supervisor.run())
+        if self._prober is not None:
+            self._probing = loop.create_task(self._prober.run())
+
+    async def close(self) -> None:
+        """Stop looking. What runs goes on."""
+        for task in (self.task, self._probing):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    @property
+    def view(self) -> RankView:
+        return self._supervisor.view
+
+    @property
+    def served(self) -> bool:
+        return self._prober is not None and self._prober.report().api_up
+
+    @property
+    def wedged(self) -> str | None:
+        return self._prober.report().wedged if self._prober is not None else None
+
+    def kill(self, reason: str) -> None:
+        self._supervisor.kill(reason)
+
+    def terminate(self, grace_s: float, reason: str) -> None:
+        self._supervisor.terminate(grace_s, reason)
+
+    def look(self) -> None:
+        """Take in what the rank did since the last look. Cheap when it did nothing."""
+        view = self.view
+        if view.state == "gone":
+            return
+        fresh = self._log.follow(self._log_at, self._limits.report_log_bytes)
+        self._log_at = fresh.next_offset
+        sample = ProgressSample(
+            lines=tuple(line.text for line in fresh.lines),
+            read_bytes=max(view.read_bytes, view.rchar_bytes),
+            rss_bytes=view.rss_bytes,
+            cpu_s=view.cpu_seconds,
+            compiling=view.compiling,
+            phase="serving" if self.served else None,
+        )
+        self._progress = progress_of.observe(self._progress, sample, self._clock.now().mono)
+
+    def report(self) -> RankReport:
+        view, progress = self.view, self._progress
+        return RankReport(
+            name=view.name,
+            state=view.state,
+            pid=view.pid,
+            since=view.since.wall,
+            phase=progress.phase,
+            detail=progress.detail or progress.what,
+            percent=progress.percent,
+            progress_age_s=progress.age(self._clock.now().mono),
+            rss_bytes=view.rss_bytes,
+            read_bytes=max(view.read_bytes, view.rchar_bytes),
+            processes=view.processes,
+            exit=view.exit,
+            fell=view.fell,
+            lines=view.lines,
+            probe=self._prober.report() if self._prober is not None else None,
+            remains=view.remains,
+        )
+
+    def _api_key(self) -> str | None:
+        """From the spec's secrets, which come with a document; kept in a 0600 file for a later run."""
+        path = self._folder.path / "api.key"
+        key = self.spec.secrets.get(KEY_VARIABLE)
+        if key is None:
+            return path.read_text().strip() if path.exists() else None
+        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(key)
+        return key

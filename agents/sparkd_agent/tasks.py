@@ -1,0 +1,128 @@
+"""Questions that a document can put to the node. A closed list; none carries a command."""
+
+import errno
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from sparkd.records.document import Task
+from sparkd.records.names import parse_rank_name
+from sparkd.records.report import TaskResult
+from sparkd_agent.config import AgentConfig
+from sparkd_agent.logs import RankLog
+from sparkd_agent.rankfolder import RankFolder
+
+_MARKS = {"stdout": "1", "stderr": "2", "shim": "!"}
+
+
+def answer(task: Task, config: AgentConfig, ranks: Path) -> TaskResult:
+    """Answer one question. What goes wrong is an answer too: `ok` false and the reason."""
+    try:
+        match task.kind:
+            case "port":
+                result = _ports(task.args)
+            case "files":
+                result = _files(task.args, config)
+            case "log":
+                result = _log(task.args, ranks)
+            case _:
+                return TaskResult(
+                    task.id, ok=False, error=f"this agent does not know tasks of kind {task.kind}"
+                )
+    except (OSError, LookupError, ValueError, TypeError) as error:
+        return TaskResult(task.id, ok=False, error=str(error))
+    return TaskResult(task.id, ok=True, result=result)
+
+
+# port ------------------------------------------------------------------------------------------------
+
+
+def _ports(args: dict[str, Any]) -> dict[str, Any]:
+    entries = []
+    for wanted in args["ports"]:
+        port = int(wanted["port"])
+        free = _is_free(port)
+        entry = {"port": port, "for": wanted["for"], "free": free}
+        if not free:
+            entry["owner"] = owner_of(port)
+        entries.append(entry)
+    return {"ports": entries}
+
+
+def _is_free(port: int) -> bool:
+    """Whether the port can be listened on, on `0.0.0.0` and on `::`: vLLM binds either."""
+    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104 - a test bind
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                # As vLLM does it: connections of an earlier life in TIME_WAIT are no obstacle.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind((address, port))
+                probe.listen(1)
+        except OSError as error:
+            if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                continue  # no IPv6 on this node
+            return False
+    return True
+
+
+def owner_of(port: int) -> str:
+    """Who listens there, as well as this user may know it."""
+    import psutil  # noqa: PLC0415 - weighs 2 MiB and is needed for this one sentence
+
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except psutil.Error:
+        return "an unknown program"
+    for connection in connections:
+        if connection.laddr and connection.laddr.port == port and connection.pid:
+            try:
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+            except psutil.Error:
+                return f"pid {connection.pid}"
+    return "an unknown program"
+
+
+# files -----------------------------------------------------------------------------------------------
+
+
+def _files(args: dict[str, Any], config: AgentConfig) -> dict[str, Any]:
+    """Where the model lies: the first candidate that is a folder with a config.json."""
+    candidates = candidate_paths(args["model"], config.model_roots)
+    for path in candidates:
+        if (path / "config.json").is_file():
+            size = sum(entry.stat().st_size for entry in os.scandir(path) if entry.is_file())
+            return {"path": str(path), "bytes": size}
+    looked = ", ".join(str(path) for path in candidates) or "nowhere: this node has no model roots"
+    raise LookupError(f"no model with a config.json; looked at {looked}")
+
+
+def candidate_paths(model: dict[str, Any], roots: tuple[str, ...]) -> tuple[Path, ...]:
+    """An absolute path as it is; a relative one, or a Hub snapshot, under each model root."""
+    path = model.get("path")
+    if path is not None:
+        if Path(path).is_absolute():
+            return (Path(path),)
+        return tuple(Path(root) / path for root in roots)
+    folder = "models--" + str(model["id"]).replace("/", "--")
+    return tuple(Path(root) / folder / "snapshots" / str(model["revision"]) for root in roots)
+
+
+# log -------------------------------------------------------------------------------------------------
+
+
+def _log(args: dict[str, Any], ranks: Path) -> dict[str, Any]:
+    """The last lines of a rank that was started here, in the shim's format, and the offset after them."""
+    name = str(args["rank"])
+    if parse_rank_name(name) is None or not (ranks / name).is_dir():
+        raise LookupError(f"no rank {name} was started on this node, or its log is no longer kept")
+    log = RankLog(RankFolder(ranks / name).log)
+    offset = log.size
+    since = float(args["since"]) if args.get("since") is not None else 0.0
+    lines = [line for line in log.last(int(args["lines"])) if line.wall >= since]
+    text = "".join(
+        f"{int(line.mono * 1e9)} {int(line.wall * 1e9)} {_MARKS[line.stream]} {line.text}\n" for line in lines
+    )
+    return {"text": text, "offset": offset}

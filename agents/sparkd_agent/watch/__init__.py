@@ -1,0 +1,1 @@
+"""What the agent watches beside its ranks. It samples and acts; detectors are in `sparkd.detect`."""
