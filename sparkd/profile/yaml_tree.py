@@ -117,7 +117,7 @@ def _build(text: str, tree: Tree) -> None:
             problem(event, "anchors and aliases are not read; write the value in place, or use a variant")
             return
         tag = getattr(event, "tag", None)
-        if tag not in (None, "!"):
+        if tag is not None:
             problem(event, f"tags are not read ({tag})")
             return
         top = stack[-1] if stack else None
