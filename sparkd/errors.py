@@ -16,6 +16,10 @@
     ├── Unavailable                 unavailable       503   3
     │   ├── CoordinatorUnreachable  unreachable       -     3
     │   └── CoordinatorStarting     starting          503   3
+    ├── ExchangeFailed              exchange-failed   502   1     an HTTP exchange came to nothing
+    │   ├── NotConnected            not-connected     502   1     nothing was sent
+    │   ├── NotAnswered             not-answered      504   1     sent, and no whole answer in time
+    │   └── AnswerBroken            answer-broken     502   1     broken off, too large, or no HTTP
     ├── RankNotStarted              not-started       -     1     a node could not even begin a rank
     ├── DeploymentFailed            failed            -     1
     ├── LocalSetFailed              local-set         -     1     a local daemon did not start or end
@@ -121,6 +125,24 @@ class CoordinatorStarting(Unavailable):
 
 class RankNotStarted(SparkdError):
     code = "not-started"
+
+
+class ExchangeFailed(SparkdError):
+    code = "exchange-failed"
+    http_status = 502
+
+
+class NotConnected(ExchangeFailed):
+    code = "not-connected"
+
+
+class NotAnswered(ExchangeFailed):
+    code = "not-answered"
+    http_status = 504
+
+
+class AnswerBroken(ExchangeFailed):
+    code = "answer-broken"
 
 
 class DeploymentFailed(SparkdError):
