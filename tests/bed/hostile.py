@@ -24,8 +24,8 @@ def sleep_for_ever() -> None:
 
 
 def titled(title: str, *args: str) -> "subprocess.Popen[bytes]":
-    """A child whose command line begins with the title, as setproctitle would leave it."""
-    return subprocess.Popen([title, *_SLEEP[1:], *args], executable=sys.executable)
+    """A child as setproctitle leaves it: the command line is the title, the environment is not to be seen."""
+    return subprocess.Popen([title, *_SLEEP[1:], *args], executable=sys.executable, env={})
 
 
 def wait() -> None:
