@@ -35,8 +35,8 @@ def find_machinery(env: Mapping[str, str], cwd: Path) -> Machinery:
     if not (python.is_file() and os.access(python, os.X_OK)):
         named = "SPARKD_ENGINE" if env.get("SPARKD_ENGINE") else "SPARKD_ENGINE is not set, and"
         raise UsageError(
-            f"no engine for local mode: {named} {place} is no python and no venv folder; run `make vllm` here "
-            "for ./.venv-vllm, or set SPARKD_ENGINE to a venv with vLLM"
+            f"no engine for local mode: {named} {place} is no python and no venv folder; run `make vllm` "
+            "here for ./.venv-vllm, or set SPARKD_ENGINE to a venv with vLLM"
         )
     return Machinery(str(python), tuple(str(root) for root in local_model_roots(env, cwd)))
 

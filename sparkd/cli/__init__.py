@@ -38,10 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(own, words[cut:])
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # Whoever read us has enough. Python would complain once more when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
         if debug:
             raise

@@ -1,5 +1,6 @@
 """How things look: pure functions from records to lines."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -67,8 +68,14 @@ def say(text: str) -> None:
 
 
 def show(lines: Iterable[str]) -> None:
-    for line in lines:
-        print(line, flush=True)  # noqa: T201  the one place
+    """Raises typer.Exit when whoever reads us has had enough (`| head`)."""
+    try:
+        for line in lines:
+            print(line, flush=True)  # noqa: T201  the one place
+    except BrokenPipeError:
+        # Python would complain once more when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit from None
 
 
 def clear_screen() -> None:
