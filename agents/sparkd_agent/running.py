@@ -149,6 +149,7 @@ class RunningRank:
             fell=view.fell,
             lines=view.lines,
             probe=self._prober.report() if self._prober is not None else None,
+            ended=view.reason or None,
             remains=view.remains,
         )
 

@@ -117,7 +117,8 @@ def _add_reads(app: FastAPI, reconciler: Reconciler, store: Store) -> None:
 
 
 def _add_commands(app: FastAPI, reconciler: Reconciler) -> None:
-    def answer(name: str, outcome: Any) -> CommandAnswer:
+    async def answer(name: str, outcome: Any) -> CommandAnswer:
+        await reconciler.settle()
         nodes = reconciler.fleet.nodes.values()
         recorded = sum(1 for node in nodes if node.settled)
         return CommandAnswer(_find(reconciler, name), outcome, recorded, len(reconciler.fleet.nodes))
@@ -129,18 +130,18 @@ def _add_commands(app: FastAPI, reconciler: Reconciler) -> None:
         except IntentDiffers as error:
             running = reconciler.fleet.gangs[name].record.intent
             raise IntentDiffers(str(error), intent_differences(running, intent)) from error
-        return _Json(answer(name, outcome), 201 if outcome == "created" else 200)
+        return _Json(await answer(name, outcome), 201 if outcome == "created" else 200)
 
     @app.delete("/v1/deployments/{name}", response_model=CommandAnswer)
     async def delete_deployment(name: str) -> Response:
         reconciler.down(name)
         ended = reconciler.fleet.gangs[name].record.phase in ENDED
-        return _Json(answer(name, "stopped" if ended else "stopping"))
+        return _Json(await answer(name, "stopped" if ended else "stopping"))
 
     @app.post("/v1/deployments/{name}/restart", response_model=CommandAnswer)
     async def restart_deployment(name: str, generation: Annotated[int, Body(embed=True)]) -> Response:
         reconciler.restart(name, generation)
-        return _Json(answer(name, "restarting"))
+        return _Json(await answer(name, "restarting"))
 
     @app.post("/v1/plan", response_model=Plan)
     async def post_plan(name: Annotated[str, Body()], intent: Annotated[Intent, Body()]) -> Response:

@@ -105,6 +105,15 @@ class Reconciler:
     def restart(self, name: str, generation: int) -> None:
         self._apply(lambda fleet, now: (*machine.restart(fleet, name, generation, now, self._limits), None))
 
+    async def settle(self) -> None:
+        """Until every node in contact has accepted its newest document, at most one beat."""
+        deadline = self._clock.now().mono + self._limits.beat_s
+        while self._clock.now().mono < deadline:
+            nodes = [node for node in self.fleet.nodes.values() if node.in_contact]
+            if all(node.settled for node in nodes):
+                return
+            await asyncio.sleep(self._limits.settle_poll_s)
+
     async def errand(self, pending: PendingTask) -> TaskResult:
         """Ask a node something for a person. Raises TimeoutError when it does not answer in time."""
         future: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()

@@ -25,10 +25,9 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE deployment (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT;
 CREATE TABLE event (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, body BLOB NOT NULL) STRICT;
 CREATE TABLE incident (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    deployment TEXT NOT NULL, generation INTEGER NOT NULL, body BLOB NOT NULL
+    deployment TEXT NOT NULL, generation INTEGER NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (deployment, generation)
 ) STRICT;
-CREATE INDEX incident_of ON incident (deployment, generation);
 """
 _MIGRATIONS: Final[dict[int, str]] = {0: _SCHEMA}
 
@@ -114,7 +113,7 @@ class Store:
                 ((event.id, msgspec.json.encode(event)) for event in changes.events),
             )
             self._db.executemany(
-                "INSERT INTO incident (deployment, generation, body) VALUES (?, ?, ?)",
+                "INSERT OR REPLACE INTO incident (deployment, generation, body) VALUES (?, ?, ?)",
                 (
                     (name, generation, msgspec.json.encode(body))
                     for name, generation, body in changes.incidents
@@ -131,7 +130,7 @@ class Store:
 
     def incidents(self, deployment: str) -> list[dict[str, Any]]:
         """Newest first."""
-        query = "SELECT body FROM incident WHERE deployment = ? ORDER BY number DESC LIMIT 100"
+        query = "SELECT body FROM incident WHERE deployment = ? ORDER BY generation DESC LIMIT 100"
         return [msgspec.json.decode(body) for (body,) in self._db.execute(query, (deployment,)).fetchall()]
 
 

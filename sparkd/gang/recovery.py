@@ -17,9 +17,6 @@ _SAME_FALL_S = 5.0
 _OWN_CAUSES = frozenset({"CANARY_FAILED", "ENGINE_WEDGED", "BOOT_STALLED", "START_REFUSED"})
 """Judged by the gang, not read from a process's end: no later exit explains them better."""
 
-STOPPED_ON_ORDER = "ended on order"
-"""What an agent gives as `fell` of a rank that it was told to end."""
-
 
 # A rank is down, so the gang is down. -------------------------------------------------------------------
 
@@ -57,7 +54,7 @@ def _fallen(turn: Turn) -> list[Fall]:
         if node is None:
             continue
         report = node.reports.get(spec.name)
-        if report is not None and report.state in ("fallen", "gone", "unkillable", "stopping"):
+        if report is not None and _is_down(report, by_itself=turn.phase in ("recovering", "stopping")):
             found.append(_fall_of(turn, rank, report, node.clock_offset_s))
         elif report is None and spec.name in node.refusals:
             code, reason = node.refusals[spec.name]
@@ -74,6 +71,13 @@ def _fallen(turn: Turn) -> list[Fall]:
     return found
 
 
+def _is_down(report: RankReport, *, by_itself: bool) -> bool:
+    """While the gang runs, any end is a fall; while it is being ended, only one that came before the order."""
+    if by_itself:
+        return report.fell is not None
+    return report.state in ("fallen", "gone", "unkillable", "stopping")
+
+
 def _fall_of(turn: Turn, rank: int, report: RankReport, clock_offset_s: float) -> Fall:
     exit_ = report.exit
     cause = classify(report.lines)
@@ -81,7 +85,7 @@ def _fall_of(turn: Turn, rank: int, report: RankReport, clock_offset_s: float) -
         generation=turn.record.generation,
         rank=rank,
         node=turn.name_of(turn.record.nodes[rank]),
-        reason=report.fell or "it ended without being asked to",
+        reason=report.fell or report.ended or "it ended without being asked to",
         wall=(exit_.at + clock_offset_s) if exit_ else turn.now.wall,
         code=exit_.code if exit_ else None,
         signal=exit_.signal if exit_ else None,
@@ -111,22 +115,27 @@ def _begin(turn: Turn, fall: Fall) -> None:
     turn.write(budget=budget, falls=record.falls + 1, fall=fall)
     where = f"rank {fall.rank} on {fall.node}"
     turn.say("fall", f"{where}: {fall.reason}", node=record.nodes[fall.rank], rank=fall.rank)
-    verdict = Verdict(
-        fall.cause or "RANK_FELL",
-        Severity.BLOCK,
-        f"{where}: {fall.reason}",
-        evidence="\n".join(fall.lines),
-        cause=cause.title if cause else "",
-        remedy=fall.remedy,
-        node=fall.node,
-        rank=fall.rank,
-    )
+    verdict = _verdict(fall)
     turn.commands.append(WriteIncident(fall, (verdict,)))
     turn.write(verdicts=(verdict,))
     if judged.allowed:
         begin_recovering(turn, f"{where} fell: {fall.reason}; {judged.reason}", judged.delay_s)
     else:
         begin_stopping(turn, f"{where} fell: {fall.reason}; gave up: {judged.reason}", ending="failed")
+
+
+def _verdict(fall: Fall) -> Verdict:
+    cause = classify(fall.lines)
+    return Verdict(
+        fall.cause or "RANK_FELL",
+        Severity.BLOCK,
+        f"rank {fall.rank} on {fall.node}: {fall.reason}",
+        evidence="\n".join(fall.lines),
+        cause=cause.title if cause else "",
+        remedy=fall.remedy,
+        node=fall.node,
+        rank=fall.rank,
+    )
 
 
 def policy_of(turn: Turn) -> Policy:
@@ -139,23 +148,24 @@ def policy_of(turn: Turn) -> Policy:
 
 
 def refine(turn: Turn) -> None:
-    """A report that came later may show that another rank fell first: then that one is named."""
+    """A report that came later may know more: the exit status, the last lines, or that another fell first."""
     told = turn.record.fall
     if told is None or told.generation != turn.record.generation or told.cause in _OWN_CAUSES:
         return
-    candidates = [f for f in _fallen(turn) if f.signal is not None or f.code is not None or f.lines]
-    known = [f for f in candidates if f.reason != STOPPED_ON_ORDER]
+    known = [fall for fall in _fallen(turn) if fall.signal is not None or fall.code is not None or fall.lines]
     if not known:
         return
-    best = _first([*known, told])
+    best = _first(known)
+    if best.rank != told.rank and _first([best, told]) is told:
+        return
+    if (best.rank, best.how, best.reason, best.lines) == (told.rank, told.how, told.reason, told.lines):
+        return
+    verdict = _verdict(best)
+    turn.write(fall=best, verdicts=(verdict,))
+    turn.commands.append(WriteIncident(best, (verdict,)))
     if best.rank != told.rank:
-        turn.write(fall=best)
-        turn.say(
-            "fall",
-            f"rank {best.rank} on {best.node} fell first: {best.reason}",
-            node=turn.record.nodes[best.rank],
-            rank=best.rank,
-        )
+        reason = f"rank {best.rank} on {best.node} fell first: {best.reason}"
+        turn.say("fall", reason, node=turn.record.nodes[best.rank], rank=best.rank)
 
 
 # Ending what runs. --------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ class Defaults:
     tick_s: float = 0.25
     """How often the coordinator looks at its deadlines."""
     lease_s: float = 6.0
+    settle_poll_s: float = 0.01
     node_suspect_s: float = 2.0
     node_silent_s: float = 4.0
     hello_retry_s: float = 3.0

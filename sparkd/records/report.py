@@ -65,6 +65,8 @@ class RankReport:
     lines: tuple[str, ...] = ()
     """The most telling lines of a fallen rank, oldest first."""
     probe: ProbeReport | None = None
+    ended: str | None = None
+    """Why its agent was told, or decided, to end it."""
     remains: tuple[str, ...] = ()
     """What could not be removed, named (`pid 812 state D in nvidia_close`)."""
 

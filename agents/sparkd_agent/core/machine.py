@@ -161,7 +161,7 @@ def _reconcile(core: Core) -> Step:
             if rank.told_gone:
                 del ranks[name]
                 commands.append(Forget(name))
-        elif not rank.stopping:
+        elif not rank.stopping and rank.state != "fallen":  # a fallen rank's remains get their last words
             ranks[name] = replace(rank, stopping=True)
             commands.append(_stop(core, rank))
     core = replace(core, ranks=ranks)
