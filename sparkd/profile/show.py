@@ -1,5 +1,6 @@
 """A plan for people and for programs: argv one flag a line, environment one variable a line, with origins."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -77,10 +78,15 @@ def _arg(arg: PlannedArg) -> str:
 
 
 def _with_origin(text: str, origin: str, note: str) -> str:
-    said = f"{origin} ({note})" if note else origin
+    said = f"{origin} ({_line(note)})" if note else origin
     return f"{text:<{_ORIGIN_COLUMN}}  # {said}"
 
 
 def word(text: str) -> str:
     """One argv word or value as one line: as it is when plain, else as a JSON text."""
-    return text if _PLAIN_WORD.fullmatch(text) else msgspec.json.encode(text).decode()
+    return text if _PLAIN_WORD.fullmatch(text) else json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+def _line(text: str) -> str:
+    """A note may quote words of a command line, line breaks included."""
+    return text if text.isprintable() else json.dumps(text)
