@@ -28,7 +28,7 @@ def titled(title: str, *args: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([title, *_SLEEP[1:], *args], executable=sys.executable, env={})
 
 
-def wait() -> None:
+def wait(*_: str) -> None:
     say("ready")
     sleep_for_ever()
 
@@ -105,6 +105,8 @@ def floods(megabytes: str) -> None:
 def fills(path: str) -> None:
     """Fills the disk that holds the path, says so, and frees it when told by SIGUSR1."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    say("filling")
+    time.sleep(0.2)
     with Path(path).open("wb", buffering=0) as file:
         try:
             while True:

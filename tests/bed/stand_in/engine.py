@@ -62,19 +62,21 @@ class Engine:
 
     def run(self) -> None:
         while True:
-            waiting = not self.running or self.place.setting("HANG")
-            readable, _, _ = select.select(
-                [self.api, self.worker],
-                [],
-                [],
-                0.05 if self.running and waiting else 0 if self.running else None,
-            )
-            if self.worker in readable:
-                self.worker_died()
-            if self.api in readable:
-                self.take()
-            if self.running and not self.place.setting("HANG"):
+            self.receive_all(0 if self.running else None)
+            if not self.running:
+                continue
+            if self.place.setting("HANG"):
+                time.sleep(0.02)
+            else:
                 self.step()
+
+    def receive_all(self, timeout_s: float | None) -> None:
+        """Take what has come; wait for it if there is nothing else to do."""
+        while self.api.pending() or (ready := select.select([self.api, self.worker], [], [], timeout_s)[0]):
+            if not self.api.pending() and self.worker in ready:
+                self.worker_died()
+            self.take()
+            timeout_s = 0
 
     def take(self) -> None:
         try:

@@ -171,6 +171,10 @@ class Lines:
         message: Message = json.loads(line)
         return message
 
+    def pending(self) -> bool:
+        """A whole message was read already: `select` knows nothing of it."""
+        return b"\n" in self.rest
+
     def fileno(self) -> int:
         return self.sock.fileno()
 
