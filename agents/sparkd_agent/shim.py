@@ -117,7 +117,10 @@ class Segments:
 
 
 class Stream:
-    """Cuts one pipe into stamped lines: at newlines and carriage returns, and where a line is too long."""
+    """Cuts one pipe into stamped lines: at newlines and carriage returns, and where a line is too long.
+
+    A chunk is never larger than a line may be, so only a line that spans chunks can be too long.
+    """
 
     def __init__(self, mark: str, line_bytes: int) -> None:
         self._mark = mark
@@ -353,7 +356,9 @@ class Shim:
     def __init__(self, spec: dict[str, Any]) -> None:
         self._name: str = spec["name"]
         folder: str = spec["folder"]
-        folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder_fd: int = spec["folder_fd"]
+        os.set_inheritable(folder_fd, False)  # the lock on it is this process's alone
+        self._chunk_bytes = min(CHUNK_BYTES, spec["line_bytes"])
         self._stuck_at = -1
         self._poller = select.poll()
         self._wake, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -445,7 +450,7 @@ class Shim:
 
     def _read(self, fd: int) -> int:
         try:
-            data = os.read(fd, CHUNK_BYTES)
+            data = os.read(fd, self._chunk_bytes)
         except BlockingIOError:
             return 0
         if not data:

@@ -17,7 +17,8 @@ from sparkd.errors import RankNotStarted, StateCorrupt, StateTooNew
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.names import parse_rank_name
 from sparkd.records.rank import RankSpec
-from sparkd_agent.kill import kill_exactly
+from sparkd_agent.kill import kill_exactly, kill_pass
+from sparkd_agent.members import Marks, RankMembers
 from sparkd_agent.procfs import RANK_VARIABLE, ProcFs
 from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.runtime.base import Launch, RankHandle
@@ -50,7 +51,11 @@ class ProcessRuntime:
             finally:
                 os.close(answer_write)
             self._watch_child(pid)
-            return await self._answer(folder, answer_read)
+            try:
+                return await self._answer(folder, answer_read)
+            except BaseException:
+                await self._abandon(spec.name, pid)
+                raise
         finally:
             os.close(answer_read)
 
@@ -90,6 +95,7 @@ class ProcessRuntime:
         body = {
             "name": spec.name,
             "folder": str(folder.path.absolute()),
+            "folder_fd": _LOCK_FD,
             "argv": launch.argv,
             "env": {**launch.env, RANK_VARIABLE: spec.name},
             "cwd": launch.cwd,
@@ -147,6 +153,15 @@ class ProcessRuntime:
         if error is not None:
             raise RankNotStarted(f"{folder.name}: its shim failed: {error or _last_line(folder)}")
         return folder.handle()
+
+    async def _abandon(self, name: str, pid: int) -> None:
+        """Nothing of a rank that was reported as not started may run, nor begin to run later."""
+        while (fd := self._children.get(pid)) is not None:
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            await asyncio.sleep(self._limits.kill_repeat_s)
+        orphans = RankMembers(self._procfs, Marks(name, shim=None, leader=None, pipes=()))
+        while kill_pass(orphans):
+            await asyncio.sleep(self._limits.kill_repeat_s)
 
     def _watch_child(self, pid: int) -> None:
         fd = os.pidfd_open(pid)
