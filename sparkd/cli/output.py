@@ -149,8 +149,9 @@ def exit_text(exit_status: ExitStatus) -> str:
 
 
 def waiting_text(waiting: WaitingFor, now: float) -> str:
-    where = f" of rank {waiting.rank}" if waiting.rank is not None else ""
-    where += f" on {waiting.node}" if waiting.node else ""
+    rank = f"rank {waiting.rank}" if waiting.rank is not None else ""
+    where = f" ({rank})" if rank and rank not in waiting.what else ""
+    where += f" on {waiting.node}" if waiting.node and waiting.node not in waiting.what else ""
     for_s = f" for {ago(waiting.since, now)}" if waiting.since else ""
     return f"waiting for {waiting.what}{where}{for_s}, then {waiting.then}"
 
@@ -241,7 +242,9 @@ def node_lines(nodes: Sequence[NodeStatus], paint: Paint = plain) -> list[str]:
 
 
 def progress_text(rank: RankStatus) -> str:
-    """`40 %  loading weights  1.2 GiB`, as far as known."""
+    """`40 %  loading weights  1.2 GiB`, as far as known; nothing of a rank that is no more."""
+    if rank.phase in {"absent", "gone"}:
+        return ""
     progress = rank.progress
     percent = f"{progress.percent:.0f} %" if progress.percent is not None else ""
     rss = f"{size(progress.rss_bytes)} resident" if progress.rss_bytes else ""

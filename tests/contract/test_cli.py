@@ -1,7 +1,9 @@
 """The command line as a process of its own, against a coordinator that says what the test wants."""
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -335,3 +337,48 @@ def test_a_reader_that_has_enough_is_no_error(home: Path, coordinator: FakeCoord
 def test_an_answer_that_breaks_off_is_a_lost_coordinator(home: Path, coordinator: FakeCoordinator) -> None:
     coordinator.on("GET", "/v1/status", Answer({"deployments": [], "nodes": []}, breaks_off=True))
     assert sparkd(home, coordinator.url, "status").returncode == 3
+
+
+def test_on_a_terminal_ranks_have_bars(home: Path, coordinator: FakeCoordinator) -> None:
+    coordinator.on("PUT", PATH, answer("created", "pending"))
+    ranks = [
+        {
+            "rank": number,
+            "node": f"local-{number + 1}",
+            "node_address": "127.0.0.1",
+            "phase": "loading",
+            "since": None,
+            "pid": 1,
+            "progress": {
+                "percent": percent,
+                "detail": "reading [weights]",
+                "read_bytes": 1,
+                "rss_bytes": 1 << 30,
+            },
+        }
+        for number, percent in ((0, 40.0), (1, None))
+    ]
+    waiting = {"what": "the weights", "since": "2026-01-01T00:00:00Z", "then": "the gang is ended"}
+    loading = deployment("loading", ranks=ranks, waiting_for=waiting)
+    coordinator.on("GET", PATH, *[loading] * 4, READY)
+    ours, theirs = pty.openpty()
+    try:
+        up = subprocess.Popen(
+            [sys.executable, "-m", "sparkd", "up", "./small.yaml"],
+            env=environment(home, coordinator.url) | {"TERM": "xterm", "COLUMNS": "120"},
+            cwd=home,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: the other end has closed
+            while piece := os.read(ours, 65536):
+                shown += piece
+        assert up.wait(60) == 0
+    finally:
+        os.close(ours)
+    text = shown.decode()
+    for part in ("rank 0", "local-2", "40 %", "reading [weights]", "waiting for the weights", "curl http://"):
+        assert part in text

@@ -100,9 +100,9 @@ def test_what_is_waited_for_is_said_when_it_changes_but_not_in_a_stream() -> Non
         return replace(loading(), waiting_for=WaitingFor("its weights", since, "the gang is ended", for_rank))
 
     assert said(follower, waiting(0), 5)[1:] == [
-        "waiting for its weights of rank 0 for 5s, then the gang is ended"
+        "waiting for its weights (rank 0) for 5s, then the gang is ended"
     ]
     assert said(follower, waiting(1), 6) == []
     assert said(follower, waiting(1), 16) == [
-        "waiting for its weights of rank 1 for 16s, then the gang is ended"
+        "waiting for its weights (rank 1) for 16s, then the gang is ended"
     ]

@@ -14,6 +14,7 @@ from sparkd.records.status import (
     Progress,
     RankStatus,
     Status,
+    WaitingFor,
 )
 from sparkd.records.verdict import Severity, Verdict
 
@@ -153,3 +154,21 @@ def test_the_example_request_carries_a_key_only_where_one_is_needed() -> None:
     assert "Authorization" not in "".join(output.endpoint_lines(READY))
     endpoint = Endpoint("http://spark-1:8100/v1", ("tiny",), "/var/lib/sparkd/keys/tiny")
     assert "$(sparkd key tiny)" in output.endpoint_lines(replace(READY, endpoint=endpoint))[1]
+
+
+def test_what_is_waited_for_is_not_named_twice() -> None:
+    waiting = WaitingFor(
+        "rank 0 to be started by local-1", "2027-01-15T07:59:50Z", "it is started anew", 0, "local-1"
+    )
+    assert output.waiting_text(waiting, NOW) == (
+        "waiting for rank 0 to be started by local-1 for 10s, then it is started anew"
+    )
+    assert output.waiting_text(replace(waiting, what="its weights", since=""), NOW) == (
+        "waiting for its weights (rank 0) on local-1, then it is started anew"
+    )
+
+
+def test_a_rank_that_is_gone_makes_no_progress() -> None:
+    rank = replace(READY.ranks[0], progress=Progress(40.0, "loading", 1, 1 << 30))
+    assert output.progress_text(rank) == "40 %  loading  1.0 GiB resident"
+    assert output.progress_text(replace(rank, phase="gone")) == ""
