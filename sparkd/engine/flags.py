@@ -308,4 +308,3 @@ def encodable(value: Any) -> bool:
 def _shown(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 40 else text[:37] + "..."
-

@@ -86,6 +86,12 @@ _EXPECTED: Final = {
     "model_attributes_type": "a map",
 }
 
+_BOUNDS: Final = {
+    "greater_than_equal": ("ge", "at least"),
+    "less_than_equal": ("le", "at most"),
+    "greater_than": ("gt", "more than"),
+}
+
 
 def _problem(details: Any) -> Problem:
     path: Path = tuple(key for key in details["loc"] if key != "[key]")
@@ -107,6 +113,11 @@ def _problem(details: Any) -> Problem:
         return Problem(path, f"must be {details['ctx']['expected']}, not {_shown(details['input'])}{hint}")
     if kind == "string_pattern_mismatch":
         return Problem(path, f"{_shown(details['input'])} does not fit {_describe(path)}")
+    if kind in _BOUNDS:
+        key, bound = _BOUNDS[kind]
+        return Problem(path, f"must be {bound} {details['ctx'][key]:g}, not {_shown(details['input'])}")
+    if kind in ("too_short", "string_too_short"):
+        return Problem(path, "must not be empty")
     text = details["msg"].removeprefix("Value error, ")
     return Problem(path, text[:1].lower() + text[1:])
 

@@ -18,8 +18,15 @@ def builtin_profiles() -> Path:
 
 
 def profile_folders(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
-    """The folders that a name is looked up in; the first that has it wins."""
-    config = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "/")) / ".config")
+    """The folders that a name is looked up in; the first that has it wins.
+
+    The user's and the machine's, or SPARKD_CONFIG_DIR's instead of both; then the built-in ones.
+    """
+    if own := environ.get("SPARKD_CONFIG_DIR"):
+        return (Path(own).absolute() / "profiles", builtin_profiles())
+    config = environ.get("XDG_CONFIG_HOME", "")
+    if not config.startswith("/"):  # as the specification has it: a relative value counts as unset
+        config = f"{environ.get('HOME') or '/root'}/.config"
     return (Path(config) / "sparkd" / "profiles", MACHINE_PROFILES, builtin_profiles())
 
 

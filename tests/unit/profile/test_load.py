@@ -73,7 +73,7 @@ variants:
         "t.yaml:15: restart.budget: given twice (first in line 15)",
         "t.yaml:18: variants.big.when.node: unknown key; did you mean nodes?",
         "t.yaml:19: variants.big.lay: unknown key; did you mean layout?",
-        "t.yaml:20: variants.big.layout.tp: input should be greater than or equal to 1",
+        "t.yaml:20: variants.big.layout.tp: must be at least 1, not 0",
         "t.yaml:21: variants.big.engine.args.host: write api.host instead",
     ):
         assert expected in found

@@ -18,8 +18,11 @@ def test_a_name_is_found_in_the_users_folder_before_the_built_in_ones(tmp_path: 
     assert all_profiles(profile_folders(environ))["tiny"].parent == tmp_path / "sparkd" / "profiles"
 
 
-def test_home_stands_in_for_xdg_config_home() -> None:
+def test_where_the_users_profiles_are() -> None:
     assert profile_folders({"HOME": "/h"})[0] == Path("/h/.config/sparkd/profiles")
+    assert profile_folders({"HOME": "/h", "XDG_CONFIG_HOME": "x"})[0] == Path("/h/.config/sparkd/profiles")
+    assert profile_folders({"HOME": "/h"})[1] == Path("/etc/sparkd/profiles")
+    assert profile_folders({"SPARKD_CONFIG_DIR": "/c"}) == (Path("/c/profiles"), builtin_profiles())
 
 
 def test_a_path_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
