@@ -48,10 +48,9 @@ def plan(
 
     Starts nothing. Exit code 1 if the plan has a block.
     """
-    from sparkd.cli.asked import asked_intent, deployment_name
     from sparkd.cli.output import paint_for, show, show_json, verdict_lines
     from sparkd.cli.session import connect
-    from sparkd.cli.up import engine_words
+    from sparkd.cli.up import asked_for, deployment_name, engine_words
     from sparkd.errors import UsageError
     from sparkd.profile.show import plan_json, plan_lines
     from sparkd.records.verdict import Severity
@@ -59,7 +58,7 @@ def plan(
     if local is not None and (coordinator is not None or nodes is not None):
         raise UsageError("--local plans for this machine; leave --nodes and --coordinator out")
     words = engine_words(engine_args or [], context.obj)
-    asked = asked_intent(profile, words, nodes, image, variant or [], sets or [])
+    asked = asked_for(profile, words, nodes, image, variant or [], sets or [], [])
     name = deployment_name(name or asked.profile_name)
     if local is not None:
         planned = _local_plan(name, asked, local)
