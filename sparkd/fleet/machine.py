@@ -34,7 +34,7 @@ from sparkd.gang.state import (
     World,
 )
 from sparkd.records.defaults import DEFAULTS, PROTOCOL, Defaults
-from sparkd.records.document import Follow, Revision
+from sparkd.records.document import Follow
 from sparkd.records.intent import Intent
 from sparkd.records.names import is_deployment_name
 from sparkd.records.report import Caller, Hello, Report, ReportAnswer, Welcome
@@ -70,15 +70,12 @@ def hello(
         )
     known = fleet.nodes.get(caller.node) or Node(caller.node, hello.facts.name)
     node = greet(known, hello, now)
-    node = replace(node, state="alive", since_wall=now.wall, published=Revision(0, 0))
+    node = replace(node, state="alive", since_wall=now.wall)
     if known.state != "alive" or known.run != node.run:
         reason = "said hello" if known.run == node.run else f"said hello (agent {hello.version}, new run)"
         commands.append(NodeSaid(node.id, reason, known.state, "alive"))
-    fleet = replace(
-        fleet,
-        nodes={**fleet.nodes, node.id: node},
-        documents={k: v for k, v in fleet.documents.items() if k != node.id},
-    )
+    # Its document stays: revisions must not fall within a term, or the node would refuse them.
+    fleet = replace(fleet, nodes={**fleet.nodes, node.id: node})
     fleet, more = _settle_hold(fleet, now, limits)
     commands += more
     fleet, more = _step_gangs(fleet, [(name, Reported(node.id)) for name in fleet.gangs], now, limits)
@@ -221,12 +218,15 @@ def down(fleet: Fleet, name: str, now: Instant, limits: Defaults = DEFAULTS) -> 
 def restart(fleet: Fleet, name: str, generation: int, now: Instant, limits: Defaults = DEFAULTS) -> Step:
     """Start a new generation in place of `generation`; a repeated request finds a newer one and does nothing.
 
-    Raises NotFound, and Conflict for a generation that is still to come.
+    Raises NotFound, and Conflict for a generation that is still to come or a deployment asked to stop.
     """
     _check_ready_for_people(fleet)
     gang = _known(fleet, name)
     if generation > gang.record.generation:
         raise Conflict(f"{name} is at generation {gang.record.generation}, not yet at {generation}")
+    if gang.record.desired == "down":
+        # A request that was on its way while somebody stopped the deployment must not bring it back.
+        raise Conflict(f"{name} was asked to stop; start it with `sparkd up`")
     return _step_gangs(fleet, [(name, Restart(generation))], now, limits)
 
 

@@ -117,7 +117,7 @@ def _up(turn: Turn, intent: Intent) -> None:
             left_on=(),
         )
     elif turn.phase == "stopping":
-        turn.write(intent=intent, serial=serial, desired="up", ending="pending", nodes=(), specs=())
+        turn.write(intent=intent, serial=serial, desired="up", ending="pending")
         turn.say("asked", "asked for again while it is stopping: it starts once the old ranks are gone")
 
 

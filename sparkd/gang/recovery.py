@@ -72,7 +72,7 @@ def _fallen(turn: Turn) -> list[Fall]:
 
 
 def _is_down(report: RankReport, *, by_itself: bool) -> bool:
-    """While the gang runs, any end is a fall; while it is being ended, only one that came before the order."""
+    """While the gang runs, any end is a fall; while it is being ended, only one that nobody ordered."""
     if by_itself:
         return report.fell is not None
     return report.state in ("fallen", "gone", "unkillable", "stopping")
@@ -320,6 +320,8 @@ def stopping(turn: Turn) -> None:
     if left:
         reason = f"{reason}; may be left on {', '.join(left)}"
     turn.enter(ending, reason, left_on=left)
+    if ending == "pending":
+        turn.write(nodes=(), specs=(), fall=None, verdicts=())
     turn.change(unproven=frozenset())
 
 

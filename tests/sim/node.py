@@ -1,0 +1,368 @@
+"""A simulated node: the real core of the agent over a simulated process table and disk."""
+
+from dataclasses import dataclass, field, replace
+
+from sparkd.clock import Instant
+from sparkd.records.document import Document, Revision
+from sparkd.records.intent import Descriptor, Intent
+from sparkd.records.names import parse_rank_name
+from sparkd.records.rank import Address, RankSpec
+from sparkd.records.report import (
+    Caller,
+    Exit,
+    Hello,
+    LedgerRank,
+    NodeFacts,
+    ProbeReport,
+    RankReport,
+    Refusal,
+    Report,
+    TaskResult,
+)
+from sparkd_agent.core import machine
+from sparkd_agent.core.state import (
+    Begin,
+    Core,
+    CoreEvent,
+    DocumentCame,
+    Existing,
+    Forget,
+    GoneTold,
+    Kill,
+    LeaseGiven,
+    RankChanged,
+    SaveFences,
+    Start,
+    StartFailed,
+    Terminate,
+)
+
+
+@dataclass
+class SimRank:
+    """The processes of one rank. `state` as a supervisor would tell it."""
+
+    spec: RankSpec
+    born: float
+    state: str = "running"
+    fell: str | None = None
+    exit: Exit | None = None
+    joined: bool = False
+    frozen: bool = False
+    stubborn_until: float = 0.0
+    """SIGKILL does not end it before (a process stuck in the kernel)."""
+    dies_at: float | None = None
+    warmed_at: float | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.state != "gone"
+
+
+@dataclass
+class Disk:
+    """What survives the agent: its ledger. `full`: nothing can be written."""
+
+    accepted: Revision = field(default_factory=lambda: Revision(0, 0))
+    instance: str = ""
+    generations: dict[str, int] = field(default_factory=dict)
+    deployments: dict[str, object] = field(default_factory=dict)
+    rows: dict[str, tuple[RankSpec, str, str]] = field(default_factory=dict)
+    """name -> (spec, boot, state)."""
+    outbox: list[Exit | TaskResult] = field(default_factory=list)
+    folders: set[str] = field(default_factory=set)
+    full: bool = False
+
+
+class SimNode:
+    """One machine. `up`: powered; `agent`: the daemon runs."""
+
+    def __init__(self, node_id: str, holder: str, seed: int) -> None:
+        self.id = node_id
+        self.holder = holder
+        self.boots = 0
+        self.runs = 0
+        self.seq = 0
+        self.powered = True
+        self.disk = Disk()
+        self.ranks: dict[str, SimRank] = {}
+        self.started_names: list[str] = []
+        self.core: Core | None = None
+        self.greeted = False
+        self.urgent = False
+        self.agent_back_at: float | None = None
+        self.now = 0.0
+        self.taken_ports: set[int] = set()
+        self.start_agent()
+
+    # Life.
+
+    @property
+    def boot(self) -> str:
+        return f"{self.id}-boot{self.boots}"
+
+    @property
+    def run(self) -> str:
+        return f"{self.id}-run{self.runs}"
+
+    def start_agent(self) -> None:
+        self.runs += 1
+        self.seq = 0
+        self.greeted = False
+        rows = {n: (s if b == self.boot else "gone") for n, (_, b, s) in self.disk.rows.items()}
+        core = Core(
+            boot=self.boot,
+            holder=self.holder,
+            term=self.disk.accepted.term,
+            instance=self.disk.instance,
+            accepted=self.disk.accepted,
+            rows=rows,  # type: ignore[arg-type]
+            generations=dict(self.disk.generations),
+            deployments=dict(self.disk.deployments),  # type: ignore[arg-type]
+        )
+        existing: dict[str, Existing] = {}
+        for name in self.disk.folders:
+            rank = self.ranks.get(name)
+            row = self.disk.rows.get(name)
+            if rank is None or not rank.alive:
+                if row is None or row[2] == "gone":
+                    continue
+                # Its end was not written down: the supervisor finds it ended.
+                spec = row[0]
+                rank = SimRank(spec, self.now, state="gone", fell="ended while no agent watched")
+                self.ranks[name] = rank
+            parsed = parse_rank_name(name)
+            assert parsed is not None
+            existing[name] = Existing(parsed, rank.spec, rank.state)  # type: ignore[arg-type]
+        self.core = machine.adopt(core, existing, frozenset(self.disk.folders))
+        for name, rank in self.ranks.items():
+            if rank.state == "gone" and name in existing:
+                self._write_row(name, "gone")
+        self.ranks = {n: r for n, r in self.ranks.items() if n in existing}
+
+    def kill_agent(self) -> None:
+        self.core = None
+        self.greeted = False
+
+    def power_off(self) -> None:
+        self.kill_agent()
+        self.powered = False
+        self.ranks = {}
+
+    def power_on(self) -> None:
+        self.powered = True
+        self.boots += 1
+        self.start_agent()
+
+    # Ranks.
+
+    def exists(self) -> list[SimRank]:
+        return [rank for rank in self.ranks.values() if rank.alive]
+
+    def rank_falls(self, name: str, reason: str, signal: int | None) -> None:
+        rank = self.ranks[name]
+        if rank.state != "running":
+            return
+        rank.state = "fallen"
+        rank.fell = reason
+        rank.exit = Exit(name, "leader", 1, None if signal else 0, signal, "shim", self.now, self.now)
+        rank.dies_at = max(self.now + 0.5, rank.stubborn_until)
+        if self.core is not None:
+            self.write_outbox(rank.exit)
+            self._write_row(name, "exited")
+            self.apply(RankChanged(name, "fallen"))
+            self.urgent = True
+
+    def write_outbox(self, item: Exit | TaskResult) -> None:
+        if not self.disk.full:
+            self.disk.outbox.append(item)
+
+    def _write_row(self, name: str, state: str) -> None:
+        if not self.disk.full and name in self.disk.rows:
+            spec, boot, _ = self.disk.rows[name]
+            self.disk.rows[name] = (spec, boot, state)
+
+    def pass_time(self, now: float) -> None:
+        """What processes do by themselves."""
+        self.now = now
+        for name, rank in list(self.ranks.items()):
+            if rank.dies_at is not None and now >= rank.dies_at and rank.alive and self.core is not None:
+                # Proof is the agent's: without one nobody looks, and nobody kills.
+                rank.state = "gone"
+                self._write_row(name, "gone")
+                self.apply(RankChanged(name, "gone"))
+                self.urgent = True
+
+    # The core.
+
+    def apply(self, event: CoreEvent) -> None:
+        assert self.core is not None
+        self.core, commands = machine.step(self.core, event, Instant(self.now, self.now))
+        for command in commands:
+            match command:
+                case Kill(name, reason) | Terminate(name, _, reason):
+                    rank = self.ranks.get(name)
+                    if rank is not None and rank.alive and rank.state != "fallen":
+                        rank.state = "stopping"
+                        extra = 0.3 if isinstance(command, Terminate) else 0.05
+                        rank.dies_at = max(self.now + extra, rank.stubborn_until)
+                        rank.fell = rank.fell
+                        self.core = replace(
+                            self.core,
+                            ranks={
+                                **self.core.ranks,
+                                name: replace(self.core.ranks[name], state="stopping"),
+                            },
+                        )
+                        self.urgent = True
+                case SaveFences(accepted, instance, deployments, generations):
+                    if not self.disk.full:
+                        self.disk.accepted = accepted
+                        self.disk.instance = instance
+                        self.disk.deployments = {d.name: d for d in deployments}
+                        for name, generation in generations.items():
+                            before = self.disk.generations.get(name, 0)
+                            self.disk.generations[name] = max(before, generation)
+                case Start(spec):
+                    self._start(spec)
+                case Forget(name):
+                    self.ranks.pop(name, None)
+                case Begin(task):
+                    self.write_outbox(self._answer(task))
+                    self.urgent = True
+                case _:
+                    pass
+
+    def _start(self, spec: RankSpec) -> None:
+        if self.disk.full:
+            self.apply(StartFailed(Refusal(spec.name, "ledger", "the disk is full")))
+            self.urgent = True
+            return
+        self.disk.rows[spec.name] = (spec, self.boot, "intent")
+        if spec.name in self.disk.folders:
+            self.apply(StartFailed(Refusal(spec.name, "spent", "its folder exists")))
+            return
+        self.disk.folders.add(spec.name)
+        self.started_names.append(spec.name)
+        self.ranks[spec.name] = SimRank(spec, self.now)
+        self._write_row(spec.name, "started")
+        self.apply(RankChanged(spec.name, "running"))
+        self.urgent = True
+
+    def _answer(self, task: object) -> TaskResult:
+        args = task.args  # type: ignore[attr-defined]
+        task_id = task.id  # type: ignore[attr-defined]
+        if task.kind == "port":  # type: ignore[attr-defined]
+            ports = [
+                {"port": p["port"], "for": p["for"], "free": p["port"] not in self.taken_ports}
+                for p in args["ports"]
+            ]
+            return TaskResult(task_id, ok=True, result={"ports": ports})
+        return TaskResult(task_id, ok=True, result={"path": "/models/tiny"})
+
+    # What it says.
+
+    def caller(self) -> Caller:
+        self.seq += 1
+        return Caller(self.id, self.boot, self.run, self.seq)
+
+    def hello(self) -> Hello:
+        assert self.core is not None
+        return Hello(
+            caller=self.caller(),
+            facts=NodeFacts(self.id, self.id, self.id, self.id, local=True),
+            version="sim",
+            highest_term=self.core.term,
+            highest_instance=self.core.instance,
+            holder=self.core.holder,
+            accepted=self.core.accepted,
+            generations=dict(self.core.generations),
+            ledger=tuple(
+                LedgerRank(spec, state if boot == self.boot else "gone")  # type: ignore[arg-type]
+                for spec, boot, state in self.disk.rows.values()
+            ),
+            deployments=tuple(self.core.deployments.values()),
+            ranks=self.reports(),
+            wall=self.now,
+            mono=self.now,
+            lease_live=self.now < self.core.lease_until,
+        )
+
+    def accepted(self) -> Revision:
+        assert self.core is not None
+        return self.core.accepted if self.core.document is not None else Revision(0, 0)
+
+    def report(self) -> tuple[Report, int]:
+        assert self.core is not None
+        count = len(self.disk.outbox)
+        report = Report(
+            caller=self.caller(),
+            wall=self.now,
+            mono=self.now,
+            applied=self.accepted(),
+            refusals=tuple(self.core.refusals.values()),
+            ranks=self.reports(),
+            exits=tuple(i for i in self.disk.outbox if isinstance(i, Exit)),
+            results=tuple(i for i in self.disk.outbox if isinstance(i, TaskResult)),
+        )
+        return report, count
+
+    def acknowledged(self, report: Report, count: int, lease_s: float) -> None:
+        del self.disk.outbox[:count]
+        self.apply(LeaseGiven(lease_s))
+        gone = frozenset(r.name for r in report.ranks if r.state == "gone")
+        if gone:
+            self.apply(GoneTold(gone))
+
+    def take(self, document: Document) -> None:
+        self.apply(DocumentCame(document))
+        self.urgent = True
+
+    def reports(self) -> tuple[RankReport, ...]:
+        assert self.core is not None
+        return tuple(self._report(name, existing) for name, existing in self.core.ranks.items())
+
+    def _report(self, name: str, existing: Existing) -> RankReport:
+        rank = self.ranks.get(name)
+        if rank is None:
+            return RankReport(name, existing.state)
+        probe = None
+        if rank.spec.rank == 0:
+            warmed = rank.warmed_at is not None
+            probe = ProbeReport(
+                api_up=warmed,
+                warmed=warmed,
+                proof_age_s=0.0 if warmed else None,
+                wedged="no answer" if warmed and rank.frozen else None,
+            )
+        return RankReport(
+            name,
+            rank.state if rank.state != "running" else existing.state,  # type: ignore[arg-type]
+            pid=1,
+            phase="warming" if rank.joined else "launching",
+            progress_age_s=self.now - (rank.warmed_at or rank.born),
+            exit=rank.exit,
+            fell=rank.fell,
+            probe=probe,
+        )
+
+
+def light_specs(name: str, generation: int, nodes: tuple[str, ...], port: int, intent: Intent) -> tuple[RankSpec, ...]:
+    """Rank specs without an engine's words: what the simulation's planner gives."""
+    descriptor = Descriptor(name, intent, 0, generation, nodes, 8100)
+    return tuple(
+        RankSpec(
+            name=f"sparkd-{name}-g{generation}-r{rank}",
+            deployment=name,
+            generation=generation,
+            rank=rank,
+            ranks=len(nodes),
+            runtime="process",
+            engine="default",
+            args=(),
+            env={},
+            rendezvous=Address(nodes[0], port),
+            descriptor=descriptor,
+        )
+        for rank in range(len(nodes))
+    )

@@ -1,0 +1,175 @@
+"""From a seed to a schedule: what people ask, what breaks, and what must hold once nothing breaks any more.
+
+    python -m tests.sim.schedule SEED          plays one seed and prints its timeline
+    python -m tests.sim.schedule FIRST LAST    searches, prints the seeds that fail
+"""
+
+import random
+import sys
+import time
+
+from tests.sim.world import World, intent
+
+FAULTS_S = 12.0
+CALM_S = 60.0
+DEPLOYMENTS = ("d1", "d2")
+
+
+def play(seed: int) -> World:
+    """Two deployments on three nodes, faults for a while, then calm; the oracle has looked throughout."""
+    world = World(seed)
+    rng = random.Random(seed * 7919 + 1)
+    for _ in range(rng.randint(2, 9)):
+        at = rng.uniform(0.3, FAULTS_S)
+        world.at(at, _fault(world, rng))
+    for name in DEPLOYMENTS:
+        for _ in range(rng.randint(1, 3)):
+            world.at(rng.uniform(0.2, FAULTS_S), _ask(world, rng, name))
+    world.run(FAULTS_S)
+    _calm(world)
+    settled = world.run_until(lambda: all(_rests(world, name) for name in DEPLOYMENTS), CALM_S)
+    if not settled and not world.violations:
+        for name in DEPLOYMENTS:
+            if not _rests(world, name):
+                world._violated(4, f"{name} does not come to rest: {world.phase(name)}")
+    if not world.violations:
+        world.run(world.now + 2.0)
+        _check_rest(world)
+    return world
+
+
+def _ask(world: World, rng: random.Random, name: str):
+    what = rng.choice(("up", "up", "up", "down", "restart"))
+    size = rng.choice((1, 2, 2))
+
+    def act() -> None:
+        if what == "up":
+            world.up(name, intent(size))
+        elif what == "down":
+            world.down(name)
+        else:
+            record = world.record(name)
+            if record is not None:
+                world.restart(name, record.generation)
+
+    return act
+
+
+def _fault(world: World, rng: random.Random):
+    node = rng.choice(tuple(world.nodes))
+    kind = rng.choice(
+        ("rank", "rank", "freeze", "agent", "agent", "power", "cut", "one-way", "coordinator", "crash", "slow", "disk")
+    )
+    name, rank = rng.choice(DEPLOYMENTS), rng.choice((0, 1))
+    seconds = rng.uniform(0.2, 8.0)
+    moment = rng.choice(("before-commit", "after-commit"))
+    stubborn = rng.random() < 0.2
+
+    def act() -> None:
+        match kind:
+            case "rank":
+                if stubborn:
+                    for sim in world.living(name):
+                        sim.stubborn_until = world.now + 3.0
+                world.kill_rank(name, rank, rng.choice((9, 6, None)))
+            case "freeze":
+                world.freeze_rank(name, rank)
+            case "agent":
+                world.kill_agent(node, seconds)
+            case "power":
+                world.power_off(node, seconds)
+            case "cut":
+                world.cut_off(node)
+                world.at(world.now + seconds, lambda: world.cut.difference_update({(node, "*"), ("*", node)}))
+            case "one-way":
+                to = rng.random() < 0.5
+                world.cut_off(node, to=to, back=not to)
+                world.at(world.now + seconds, lambda: world.cut.difference_update({(node, "*"), ("*", node)}))
+            case "coordinator":
+                world.kill_coordinator("by the schedule")
+            case "crash":
+                world.crash_next = moment
+            case "slow":
+                world.delay, world.loss = rng.choice((0.05, 0.2, 0.4)), rng.choice((0.0, 0.05, 0.2))
+            case "disk":
+                world.nodes[node].disk.full = True
+                world.tell(f"{node}: disk full")
+                world.at(world.now + seconds, lambda: setattr(world.nodes[node].disk, "full", False))
+
+    return act
+
+
+def _calm(world: World) -> None:
+    world.heal()
+    world.crash_next = None
+    for name, node in world.nodes.items():
+        node.disk.full = False
+        if not node.powered:
+            world._power_on(name)
+        if node.core is None:
+            world._agent_back(name)
+    world._coordinator_back()
+
+
+def _rests(world: World, name: str) -> bool:
+    """Ready, ended, or waiting for a named node or person."""
+    record = world.record(name)
+    if record is None:
+        return name not in world.asked and world.coordinator.fleet is not None
+    if record.phase in ("ready", "stopped", "failed"):
+        return True
+    fleet = world.coordinator.fleet
+    assert fleet is not None
+    waiting = fleet.gangs[name].waiting
+    return record.phase == "pending" and waiting is not None and waiting.deadline is None
+
+
+def _check_rest(world: World) -> None:
+    for name in DEPLOYMENTS:
+        record = world.record(name)
+        wish = world.asked.get(name)
+        living = world.living(name)
+        if record is None:
+            if wish is not None:
+                world._violated(5, f"{name}: {wish} was acknowledged and is forgotten")
+            continue
+        if wish == "down" and record.phase != "stopped":
+            world._violated(5, f"{name} was asked to stop and is {record.phase}")
+        if wish == "up" and record.desired != "up":
+            world._violated(5, f"{name} was asked for and is desired {record.desired}")
+        if record.phase in ("stopped", "failed") and living:
+            world._violated(3, f"{name} is {record.phase} and {[r.spec.name for r in living]} live")
+        if record.phase == "ready":
+            generations = {r.spec.generation for r in living}
+            if generations != {record.generation} or len(living) != len(record.specs):
+                world._violated(1, f"{name} is ready and {[r.spec.name for r in living]} live")
+
+
+def main(words: list[str]) -> int:
+    if len(words) == 1:
+        world = play(int(words[0]))
+        sys.stdout.write(world.timeline() + "\n")
+        return 1 if world.violations else 0
+    first, last = int(words[0]), int(words[1])
+    begun, failed, worst = time.monotonic(), 0, []
+    for seed in range(first, last):
+        started = time.monotonic()
+        try:
+            world = play(seed)
+            broken = world.violations
+        except Exception as error:  # noqa: BLE001 - a crash of the core is a finding too
+            broken = [f"{type(error).__name__}: {error}"]
+        worst.append(time.monotonic() - started)
+        if broken:
+            failed += 1
+            if failed < 15:
+                sys.stdout.write(f"seed {seed}: {broken[0]}\n")
+    worst.sort()
+    sys.stdout.write(
+        f"{last - first} seeds, {failed} failed, {time.monotonic() - begun:.1f} s, median {worst[len(worst) // 2] * 1000:.1f} ms\n"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

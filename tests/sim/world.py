@@ -1,0 +1,445 @@
+"""A simulated cluster: the real fleet machine and real agent cores; network, disks and processes are played.
+
+Nothing here decides what sparkd does. A seed gives a schedule of faults; `check` is the oracle.
+"""
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from sparkd.clock import Instant
+from sparkd.errors import SparkdError
+from sparkd.fleet import machine as fleet_machine
+from sparkd.fleet.nodes import Node
+from sparkd.fleet.state import Commands, Fleet, Superseded
+from sparkd.gang import machine as gang_machine
+from sparkd.gang.boot import rank_count
+from sparkd.gang.record import GangRecord
+from sparkd.gang.state import Launch
+from sparkd.records.defaults import Defaults
+from sparkd.records.intent import Intent
+from tests.sim.node import SimNode, SimRank, light_specs
+
+HOLDER = "holder"
+LIMITS = Defaults(startup_hold_s=5.0, launching_s=8.0, loading_s=8.0, warming_s=8.0)
+
+
+def intent(tp: int, nodes: tuple[str, ...] = ()) -> Intent:
+    profile: dict[str, Any] = {
+        "layout": {"tp": tp},
+        "model": {"path": "tiny"},
+        "restart": {"budget": 3, "backoff_s": 1.0, "backoff_max_s": 5.0},
+    }
+    return Intent(profile_name="tiny", profile=profile, nodes=nodes)
+
+
+def plan(record: GangRecord, nodes: tuple[Node, ...], _: Any) -> Launch:
+    ids = tuple(node.id for node in nodes)
+    return Launch(
+        light_specs(record.name, record.generation, ids, record.rendezvous_ports[-1], record.intent)
+    )
+
+
+class Coordinator:
+    """The coordinator's process: fleet in memory, records and term on disk."""
+
+    def __init__(self, enrolled: tuple[str, ...]) -> None:
+        self.enrolled = enrolled
+        self.term = 0
+        self.lives = 0
+        self.records: dict[str, GangRecord] = {}
+        self.fleet: Fleet | None = None
+
+    def start(self, now: float) -> None:
+        self.lives += 1
+        self.term += 1
+        instant = Instant(now, now)
+        self.fleet = Fleet(
+            holder=HOLDER,
+            term=self.term,
+            instance=f"instance{self.lives}",
+            started=now,
+            enrolled=frozenset(self.enrolled),
+            nodes={n: Node(n, n) for n in self.enrolled},
+            gangs={name: gang_machine.restore(r, instant) for name, r in self.records.items()},
+            planner=plan,
+        )
+
+    def kill(self) -> None:
+        self.fleet = None
+
+
+class World:
+    """Virtual time, a network with faults, and the cluster on it."""
+
+    def __init__(self, seed: int, names: tuple[str, ...] = ("a", "b", "c")) -> None:
+        self.random = random.Random(seed)
+        self.seed = seed
+        self.now = 0.0
+        self.story: list[str] = []
+        self.violations: list[str] = []
+        self.coordinator = Coordinator(names)
+        self.nodes = {name: SimNode(name, HOLDER, seed) for name in names}
+        self.delay = 0.005
+        self.loss = 0.0
+        self.cut: set[tuple[str, str]] = set()
+        """(from, to) pairs that lose everything; the coordinator is `*`."""
+        self.asked: dict[str, str] = {}
+        """The last acknowledged wish of each deployment: up or down."""
+        self.crash_next: str | None = None
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self.coordinator.start(0.0)
+        for name in names:
+            self._schedule(0.01, lambda name=name: self._agent_turn(name))
+        self._schedule(LIMITS.tick_s, self._tick)
+
+    # Time.
+
+    def _schedule(self, delay: float, what: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._queue, (self.now + delay, self._count, what))
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        self._schedule(when - self.now, what)
+
+    def run(self, until: float) -> None:
+        """Play everything up to a moment; the oracle looks after each step."""
+        while self._queue and self._queue[0][0] <= until and not self.violations:
+            self.now, _, what = heapq.heappop(self._queue)
+            for node in self.nodes.values():
+                node.pass_time(self.now)
+            self._engines()
+            what()
+            self.check()
+        self.now = until
+
+    def run_until(self, condition: Callable[[], bool], limit: float) -> bool:
+        """Whether the condition came true within `limit` seconds."""
+        end = self.now + limit
+        while not condition():
+            if self.now >= end or self.violations:
+                return False
+            self.run(min(self.now + 0.05, end))
+        return True
+
+    def tell(self, text: str) -> None:
+        self.story.append(f"{self.now:8.3f}  {text}")
+
+    # Engines: ranks of one generation meet at their rendezvous and serve while all live.
+
+    def _engines(self) -> None:
+        groups: dict[tuple[str, int, str, int], dict[int, SimRank]] = {}
+        for node in self.nodes.values():
+            for rank in node.exists():
+                if rank.state == "running":
+                    spec = rank.spec
+                    key = (spec.deployment, spec.generation, spec.rendezvous.host, spec.rendezvous.port)
+                    groups.setdefault(key, {})[spec.rank] = rank
+        for ranks in groups.values():
+            head = ranks.get(0)
+            if head is None or len(ranks) < head.spec.ranks:
+                continue
+            if max(rank.born for rank in ranks.values()) + 0.5 <= self.now:
+                for rank in ranks.values():
+                    rank.joined = True
+            frozen = any(rank.frozen for rank in ranks.values())
+            if head.joined and head.warmed_at is None and not frozen:
+                head.warmed_at = self.now
+                self._urgent(head)
+
+    def _urgent(self, rank: SimRank) -> None:
+        for node in self.nodes.values():
+            if node.ranks.get(rank.spec.name) is rank and node.core is not None:
+                node.urgent = True
+
+    # Network.
+
+    def _reaches(self, source: str, target: str) -> bool:
+        return (source, target) not in self.cut and self.random.random() >= self.loss
+
+    def _lag(self) -> float:
+        return self.delay * (0.5 + self.random.random())
+
+    # Agents.
+
+    def _agent_turn(self, name: str) -> None:
+        """An agent's loop: hello, else a report each beat or at once on news."""
+        node = self.nodes[name]
+        wait = 0.05
+        if node.powered and node.core is not None:
+            if not node.greeted:
+                self._send_hello(node)
+                wait = 1.0
+            else:
+                self._send_report(node)
+        self._schedule(wait, lambda: self._agent_turn(name))
+
+    def _send_hello(self, node: SimNode) -> None:
+        if not self._reaches(node.id, "*"):
+            return
+        hello, run = node.hello(), node.run
+
+        def arrive() -> None:
+            def step(fleet: Fleet, now: Instant) -> Any:
+                return fleet_machine.hello(fleet, hello, now, LIMITS)
+
+            welcome = self.apply(step)
+            if welcome is not None and self._reaches("*", node.id):
+                self._schedule(self._lag(), greeted)
+
+        def greeted() -> None:
+            if node.run == run and node.core is not None:
+                node.greeted = True
+                node.last_beat = self.now - 10.0  # type: ignore[attr-defined]
+                node.last_answer = self.now  # type: ignore[attr-defined]
+                self._poll(node, run)
+
+        self._schedule(self._lag(), arrive)
+
+    def _send_report(self, node: SimNode) -> None:
+        last = getattr(node, "last_beat", -10.0)
+        if self.now - getattr(node, "last_answer", self.now) > LIMITS.lease_s:
+            node.greeted = False
+            return
+        if not node.urgent and self.now - last < LIMITS.beat_s:
+            return
+        node.urgent = False
+        node.last_beat = self.now  # type: ignore[attr-defined]
+        report, count = node.report()
+        run = node.run
+        if not self._reaches(node.id, "*"):
+            return
+
+        def arrive() -> None:
+            try:
+                answer = self.apply(lambda fleet, now: fleet_machine.report(fleet, report, now, LIMITS))
+            except SparkdError:
+                self._schedule(self._lag(), refused)
+                return
+            if answer is not None and self._reaches("*", node.id):
+                self._schedule(self._lag(), lambda: answered(answer.lease_s))
+
+        def refused() -> None:
+            if node.run == run:
+                node.greeted = False
+
+        def answered(lease_s: float) -> None:
+            if node.run == run and node.core is not None:
+                node.last_answer = self.now  # type: ignore[attr-defined]
+                node.acknowledged(report, count, lease_s)
+
+        self._schedule(self._lag(), arrive)
+
+    def _poll(self, node: SimNode, run: str) -> None:
+        """The long poll, played as a look every 20 ms from the coordinator's side."""
+        if node.run != run or node.core is None or not node.greeted or not node.powered:
+            return
+        fleet = self.coordinator.fleet
+        if fleet is not None and self._reaches(node.id, "*"):
+            known = fleet.nodes.get(node.id)
+            document = fleet.documents.get(node.id)
+            if known is not None and known.run == run and known.greeted and document is not None:
+                if document.order > node.accepted() and self._reaches("*", node.id):
+
+                    def deliver() -> None:
+                        if node.run == run and node.core is not None:
+                            node.take(document)
+
+                    self._schedule(self._lag(), deliver)
+        self._schedule(0.05, lambda: self._poll(node, run))
+
+    # The coordinator.
+
+    def apply(self, step: Callable[[Fleet, Instant], tuple[Fleet, Commands, Any]]) -> Any:
+        """As the reconciler does it: step, commit, show. A crash may come between any two."""
+        old = self.coordinator.fleet
+        if old is None:
+            return None
+        new, commands, answer = step(old, Instant(self.now, self.now))
+        crash, self.crash_next = self.crash_next, None
+        if crash == "before-commit":
+            self.kill_coordinator("before the commit")
+            return None
+        if any(isinstance(command, Superseded) for command in commands):
+            self.kill_coordinator("superseded")
+            return None
+        for name, gang in new.gangs.items():
+            if name not in old.gangs or gang.record is not old.gangs[name].record:
+                self.coordinator.records[name] = gang.record
+        self.coordinator.term = max(self.coordinator.term, new.term)
+        for command in commands:
+            self._note(command)
+        if crash == "after-commit":
+            self.kill_coordinator("after the commit")
+            return None
+        self.coordinator.fleet = new
+        return answer
+
+    def _note(self, command: Any) -> None:
+        said = getattr(command, "command", command)
+        kind = getattr(said, "kind", type(said).__name__)
+        to = f" -> {said.to}" if getattr(said, "to", None) else ""
+        who = getattr(command, "deployment", getattr(command, "node", ""))
+        self.tell(f"{who} {kind}{to}: {getattr(said, 'reason', '')}")
+
+    def _tick(self) -> None:
+        if self.coordinator.fleet is not None:
+            self.apply(lambda fleet, now: (*fleet_machine.tick(fleet, now, LIMITS), None))
+        self._schedule(LIMITS.tick_s, self._tick)
+
+    def kill_coordinator(self, why: str) -> None:
+        self.tell(f"coordinator dies {why}")
+        self.coordinator.kill()
+        self._schedule(1.0, self._coordinator_back)
+
+    def _coordinator_back(self) -> None:
+        if self.coordinator.fleet is None:
+            self.coordinator.start(self.now)
+            self.tell(f"coordinator is back, term {self.coordinator.term}")
+
+    # People.
+
+    def up(self, name: str, wish: Intent) -> bool:
+        """Whether it was acknowledged."""
+        try:
+            answer = self.apply(lambda fleet, now: fleet_machine.up(fleet, name, wish, now, LIMITS))
+        except SparkdError as error:
+            self.tell(f"up {name}: {error}")
+            return False
+        if answer is None:
+            return False
+        self.tell(f"up {name}: {answer}")
+        self.asked[name] = "up"
+        return True
+
+    def down(self, name: str) -> bool:
+        try:
+            done = self.apply(lambda fleet, now: (*fleet_machine.down(fleet, name, now, LIMITS), True))
+        except SparkdError as error:
+            self.tell(f"down {name}: {error}")
+            return False
+        if done:
+            self.tell(f"down {name}: acknowledged")
+            self.asked[name] = "down"
+        return bool(done)
+
+    def restart(self, name: str, generation: int) -> bool:
+        try:
+            done = self.apply(
+                lambda fleet, now: (*fleet_machine.restart(fleet, name, generation, now, LIMITS), True)
+            )
+        except SparkdError as error:
+            self.tell(f"restart {name}: {error}")
+            return False
+        return bool(done)
+
+    # Looking.
+
+    def record(self, name: str) -> GangRecord | None:
+        fleet = self.coordinator.fleet
+        if fleet is None or name not in fleet.gangs:
+            return None
+        return fleet.gangs[name].record
+
+    def phase(self, name: str) -> str:
+        record = self.record(name)
+        return record.phase if record else "unknown"
+
+    def living(self, name: str) -> list[SimRank]:
+        return [r for n in self.nodes.values() for r in n.exists() if r.spec.deployment == name]
+
+    # Faults.
+
+    def cut_off(self, node: str, *, to: bool = True, back: bool = True) -> None:
+        self.tell(f"{node} is cut off (to {to}, back {back})")
+        if to:
+            self.cut.add((node, "*"))
+        if back:
+            self.cut.add(("*", node))
+
+    def heal(self) -> None:
+        self.tell("the network is whole again")
+        self.cut.clear()
+        self.loss = 0.0
+        self.delay = 0.005
+
+    def kill_agent(self, name: str, back_after: float = 1.0) -> None:
+        node = self.nodes[name]
+        if node.core is None or not node.powered:
+            return
+        self.tell(f"agent {name} dies")
+        node.kill_agent()
+        self._schedule(back_after, lambda: self._agent_back(name))
+
+    def _agent_back(self, name: str) -> None:
+        node = self.nodes[name]
+        if node.powered and node.core is None:
+            self.tell(f"agent {name} is back")
+            node.start_agent()
+
+    def power_off(self, name: str, back_after: float | None) -> None:
+        self.tell(f"{name} loses power")
+        self.nodes[name].power_off()
+        if back_after is not None:
+            self._schedule(back_after, lambda: self._power_on(name))
+
+    def _power_on(self, name: str) -> None:
+        if not self.nodes[name].powered:
+            self.tell(f"{name} boots")
+            self.nodes[name].now = self.now
+            self.nodes[name].power_on()
+
+    def kill_rank(self, deployment: str, rank: int, signal: int | None = 9) -> None:
+        for node in self.nodes.values():
+            for name, sim in list(node.ranks.items()):
+                if sim.spec.deployment == deployment and sim.spec.rank == rank and sim.state == "running":
+                    self.tell(f"{name} is killed")
+                    node.rank_falls(name, f"ended by signal {signal}", signal)
+
+    def freeze_rank(self, deployment: str, rank: int) -> None:
+        for sim in self.living(deployment):
+            if sim.state == "running":
+                head = next((r for r in self.living(deployment) if r.spec.rank == 0), None)
+                if sim.spec.rank == rank:
+                    self.tell(f"{sim.spec.name} is frozen")
+                    sim.frozen = True
+                    if head is not None:
+                        head.frozen = True
+                        self._urgent(head)
+
+    # The oracle.
+
+    def check(self) -> None:
+        """Invariants of design §2 that hold at every moment."""
+        for node in self.nodes.values():
+            alive = node.exists()
+            if len(alive) > 1:
+                self._violated(7, f"{node.id} runs {[r.spec.name for r in alive]}")
+            if len(set(node.started_names)) != len(node.started_names):
+                twice = sorted({n for n in node.started_names if node.started_names.count(n) > 1})
+                self._violated(1, f"{node.id} started twice: {twice}")
+        fleet = self.coordinator.fleet
+        if fleet is None:
+            return
+        for name, gang in fleet.gangs.items():
+            record = gang.record
+            if record.phase == "ready" and not fleet.holding:
+                self._check_ready(name, record)
+
+    def _check_ready(self, name: str, record: GangRecord) -> None:
+        """A rank of an old generation never serves after a newer one is ready."""
+        for rank in self.living(name):
+            if rank.spec.generation < record.generation and rank.warmed_at is not None:
+                self._violated(1, f"{rank.spec.name} serves while generation {record.generation} is ready")
+
+    def _violated(self, invariant: int, text: str) -> None:
+        self.violations.append(f"invariant {invariant} at {self.now:.3f}: {text}")
+        self.tell(f"VIOLATED {self.violations[-1]}")
+
+    def timeline(self) -> str:
+        return "\n".join([f"seed {self.seed}", *self.story])
+
+
