@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sparkd.errors import LocalSetFailed, UsageError
 from sparkd.local_facts import local_engine, local_model_roots
@@ -148,7 +149,7 @@ def _is_ours(folder: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
-def _read_toml(file: Path) -> dict[str, object]:
+def _read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, tomllib.TOMLDecodeError):

@@ -13,7 +13,8 @@ class Message:
 
 def read_messages(lines: Iterable[bytes]) -> Iterator[Message]:
     """Messages of a stream of lines without their ends. An unfinished last message is dropped."""
-    event, data, ident = "message", [], None
+    event, ident = "message", None
+    data: list[bytes] = []
     for line in lines:
         if not line:
             if data:

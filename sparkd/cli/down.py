@@ -96,15 +96,15 @@ def _ask(session: "Session", patience: "Patience", name: str) -> "DeploymentStat
 def _result(one: "DeploymentStatus") -> list[str]:
     if one.phase != "stopped":
         return [f"{one.name} is {one.phase}, asked for again meanwhile: {one.reason}"]
-    left = f"; still on {', '.join(one.left_on)}, which stop it when they return" if one.left_on else ""
+    left = f", not proved on {', '.join(one.left_on)}: seen to when it is back" if one.left_on else ""
     return [f"{one.name} is stopped{left}"]
 
 
 def _end_local(session: "Session", say: "Callable[[str], None]") -> None:
-    """The daemons of a local set live only as long as there is something for them to do."""
+    """The daemons of a local set live only as long as there is something for them to do or to clear up."""
     if not session.contact.is_local:
         return
-    if any(one.phase != "stopped" for one in session.client.status().deployments):
+    if any(one.phase != "stopped" or one.left_on for one in session.client.status().deployments):
         return
     from sparkd.local import end_local_set
 

@@ -223,7 +223,7 @@ def deployment_lines(one: DeploymentStatus, now: float, paint: Paint = plain) ->
     if one.endpoint and one.phase == "ready":
         lines.append(f"  {one.endpoint.base_url}  model {', '.join(one.endpoint.models)}{_proof(one)}")
     if one.left_on:
-        lines.append(f"  not yet stopped on {', '.join(one.left_on)}, which could not be reached")
+        lines.append(f"  not proved stopped on {', '.join(one.left_on)}")
     if one.last_fall and one.phase in {"failed", "recovering"}:
         lines.append(f"  last fall: rank {_fall_text(one.last_fall)}")
     lines += table([_rank_row(rank, now) for rank in one.ranks], paint, "  ")

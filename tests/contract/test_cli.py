@@ -258,7 +258,7 @@ def test_down_waits_and_shows_what_for(home: Path, coordinator: FakeCoordinator)
     run = sparkd(home, coordinator.url, "down", "small")
     assert run.returncode == 0
     assert "waiting for its ranks to end" in run.stdout
-    assert run.stdout.splitlines()[-1] == "small is stopped; still on spark-2, which stop it when they return"
+    assert run.stdout.splitlines()[-1] == "small is stopped, not proved on spark-2: seen to when it is back"
 
 
 def test_down_twice_is_fine(home: Path, coordinator: FakeCoordinator) -> None:
