@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -40,6 +41,9 @@ class Home:
             "SPARKD_MODELS": str(folder / "models"),
         }
         self.seen: set[Daemon] = set()
+        # Of its own: two coordinators on one machine, as in a parallel run, would both choose the first one.
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.up = ("up", "tiny", "--set", f"api.port={free.getsockname()[1]}", "--local", "2")
 
     @property
     def paths(self) -> Paths:
@@ -97,7 +101,7 @@ def ask(base_url: str) -> str:
 
 
 def test_the_main_job(home: Home) -> None:
-    assert "tiny answers at http://127.0.0.1:" in home.run("up", "tiny", "--local", "2")
+    assert "tiny answers at http://127.0.0.1:" in home.run(*home.up)
     local = home.local
     status = home.status()
     deployment = status["deployments"][0]
@@ -105,7 +109,7 @@ def test_the_main_job(home: Home) -> None:
     assert [node["name"] for node in status["nodes"]] == ["local-1", "local-2"]
     assert "7070" not in local.url + local.agents_url
 
-    home.run("up", "tiny", "--local", "2")
+    home.run(*home.up)
     assert home.local == local
     assert home.status()["deployments"][0]["ranks"][0]["pid"] == deployment["ranks"][0]["pid"]
 
@@ -118,32 +122,32 @@ def test_the_main_job(home: Home) -> None:
 
 
 def test_records_and_node_ids_stay_over_a_set(home: Home) -> None:
-    home.run("up", "tiny", "--local", "2")
+    home.run(*home.up)
     before = home.status()
     home.run("down", "--all")
-    home.run("up", "tiny", "--local", "2")
+    home.run(*home.up)
     after = home.status()
     assert [node["id"] for node in after["nodes"]] == [node["id"] for node in before["nodes"]]
     assert after["deployments"][0]["generation"] > before["deployments"][0]["generation"]
 
 
 def test_a_set_that_runs_something_keeps_its_size_and_engine(home: Home) -> None:
-    home.run("up", "tiny", "--local", "2")
+    home.run(*home.up)
     local = home.local
-    assert "use --local 2, or `sparkd down tiny` first" in home.run("up", "tiny", "--local", "3", expect=1)
+    assert "use --local 2, or `sparkd down tiny` first" in home.run(*home.up[:-1], "3", expect=1)
     home.env["SPARKD_ENGINE"] = str(make_stand_in(home.folder / "other-engine"))
-    assert "with another engine" in home.run("up", "tiny", "--local", "2", expect=1)
+    assert "with another engine" in home.run(*home.up, expect=1)
     assert home.local == local
 
 
-@pytest.mark.parametrize("command", [("up", "tiny", "--local", "2"), ("down", "tiny")])
-def test_a_coordinator_that_was_killed_is_brought_back(home: Home, command: tuple[str, ...]) -> None:
-    home.run("up", "tiny", "--local", "2")
+@pytest.mark.parametrize("command", ["up", "down"])
+def test_a_coordinator_that_was_killed_is_brought_back(home: Home, verb: str) -> None:
+    home.run(*home.up)
     local, before = home.local, home.status()["deployments"][0]
     os.kill(local.pid, signal.SIGKILL)
     assert "the local set's coordinator died" in home.run("status", expect=3)
-    home.run(*command)
-    if command[0] == "down":
+    home.run(*(home.up if verb == "up" else ("down", "tiny")))
+    if verb == "down":
         assert not any(is_alive(daemon) for daemon in local.daemons)
         return
     assert home.local.agents == local.agents
@@ -153,7 +157,7 @@ def test_a_coordinator_that_was_killed_is_brought_back(home: Home, command: tupl
 
 
 def test_two_ups_at_once_make_one_set(home: Home) -> None:
-    both = [home.start("up", "tiny", "--local", "2") for _ in range(2)]
+    both = [home.start(*home.up) for _ in range(2)]
     for process in both:
         with process:
             out, err = process.communicate(timeout=100)
