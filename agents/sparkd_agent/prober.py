@@ -9,7 +9,7 @@ What a missing pulse means is decided in `sparkd.detect.wedge`; here are only th
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -66,27 +66,16 @@ class Prober:
         self._limits = wedge.Limits(silence_s=probe.pulse_silence_s, timeout_s=probe.pulse_timeout_s)
         self._pulse = wedge.Pulse(began_at=self._now())
         self._outstanding: asyncio.Task[None] | None = None
-        self._api_up = False
-        self._warmed = warmed
-        self._detail = "waiting for the API"
-        self._failed: str | None = None
-        self._wedged: str | None = None
-        self._told = self._state()
+        self._report = ProbeReport(warmed=warmed, detail="waiting for the API")
 
     def report(self) -> ProbeReport:
-        return ProbeReport(
-            api_up=self._api_up,
-            warmed=self._warmed,
-            detail=self._detail,
-            failed=self._failed,
-            proof_age_s=self._pulse.proof_age(self._now()),
-            wedged=self._wedged,
-        )
+        return replace(self._report, proof_age_s=self._pulse.proof_age(self._now()))
 
     async def run(self) -> None:
         """Ends by itself only when a canary or warm-up failed."""
-        await self._wait_for_api()
-        if not self._warmed:
+        # An API that answered before is not waited for: if it is frozen now, only the pulse will tell.
+        if not self._report.warmed:
+            await self._wait_for_api()
             for name, asked in self._questions():
                 self._note(detail=name)
                 wrong = await self._ask(asked, name)
@@ -100,7 +89,7 @@ class Prober:
             self._give_up_pulse()
 
     async def _wait_for_api(self) -> None:
-        while not self._api_up:
+        while not self._report.api_up:
             with suppress(ExchangeFailed):
                 answer = await self._get("/health")
                 if answer.status == 200:
@@ -178,7 +167,7 @@ class Prober:
     def _act(self, decision: wedge.SendPulse | wedge.Wedged | None) -> None:
         if isinstance(decision, wedge.Wedged):
             # The first reason stays: later ones differ in their seconds only.
-            self._note(wedged=self._wedged or decision.reason, detail="wedged")
+            self._note(wedged=self._report.wedged or decision.reason, detail="wedged")
             return
         self._note(wedged=None)
         if isinstance(decision, wedge.SendPulse):
@@ -222,15 +211,15 @@ class Prober:
     def _now(self) -> float:
         return self._clock.now().mono
 
-    def _state(self) -> tuple[object, ...]:
-        return (self._api_up, self._warmed, self._failed, self._wedged)
-
     def _note(self, **changes: Any) -> None:
-        for name, value in changes.items():
-            setattr(self, f"_{name}", value)
-        if self._state() != self._told:
-            self._told = self._state()
+        before, self._report = self._report, replace(self._report, **changes)
+        if _gist(self._report) != _gist(before):
             self._on_change(self.report())
+
+
+def _gist(report: ProbeReport) -> tuple[object, ...]:
+    """What a change of is worth telling at once."""
+    return (report.api_up, report.warmed, report.failed, report.wedged)
 
 
 @dataclass(frozen=True, slots=True)

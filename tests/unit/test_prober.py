@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from sparkd.errors import AnswerBroken, ExchangeFailed, NotConnected
+from sparkd.errors import AnswerBroken, ExchangeFailed, NotAnswered, NotConnected
 from sparkd.records.rank import Address, Canary, Probe
 from sparkd.records.report import ProbeReport
 from sparkd_agent.http import Response
@@ -124,3 +124,24 @@ def test_what_is_asked() -> None:
         "max_tokens": 64,
     }
     assert api.keys == {"Bearer k"}
+
+
+def test_a_frozen_api_of_an_adopted_rank_gets_its_pulse_all_the_same() -> None:
+    class Frozen(Api):
+        async def __call__(self, address: Address, method: str, path: str, **more: object) -> Response:
+            if method == "GET":
+                raise NotAnswered("not within 5 s")
+            self.asked.append(b"pulse")
+            return await asyncio.get_running_loop().create_future()
+
+    async def run() -> None:
+        api = Frozen()
+        prober = Prober(Probe(Address("127.0.0.1", 8100), "tiny"), exchange=api, warmed=True, interval_s=0.01)
+        task = asyncio.create_task(prober.run())
+        async with asyncio.timeout(10):
+            while not api.asked:  # noqa: ASYNC110 - plain polling
+                await asyncio.sleep(0.005)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
