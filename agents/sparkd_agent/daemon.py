@@ -90,6 +90,7 @@ class Agent:
         self._run = secrets.token_hex(6)
         self._seq = 0
         self._running: dict[str, RunningRank] = {}
+        self._occupied = asyncio.Event()
         self._early_end: dict[str, Callable[[RunningRank], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._events: list[AgentEvent] = []
@@ -142,11 +143,14 @@ class Agent:
         return any(ref is not None and self._procfs.alive(ref) for ref in (handle.shim, handle.leader))
 
     async def look_after_ranks(self) -> None:
-        """Once a beat: read new log lines, judge progress, drop what is old. Until cancelled."""
+        """Once a beat: read new log lines and judge progress. Until cancelled; asleep while there is no rank."""
         while True:
+            await self._occupied.wait()
             await asyncio.sleep(self._limits.beat_s)
             for rank in self._running.values():
                 rank.look()
+            if not self._running:
+                self._occupied.clear()
 
     async def close(self) -> None:
         """Stop watching. The ranks live on."""
@@ -346,6 +350,7 @@ class Agent:
             limits=self._limits,
         )
         self._running[handle.name] = rank
+        self._occupied.set()
         rank.begin()
         return rank
 
