@@ -115,7 +115,7 @@ def _rests(world: World, name: str) -> bool:
     """Ready, ended, or waiting for a named node or person."""
     record = world.record(name)
     if record is None:
-        return name not in world.asked and world.coordinator.fleet is not None
+        return world.asked.get(name, "unknown") == "unknown" and world.coordinator.fleet is not None
     if record.phase in ("ready", "stopped", "failed"):
         return True
     fleet = world.coordinator.fleet
@@ -130,7 +130,7 @@ def _check_rest(world: World) -> None:
         wish = world.asked.get(name)
         living = world.living(name)
         if record is None:
-            if wish is not None:
+            if wish in ("up", "down"):
                 world._violated(5, f"{name}: {wish} was acknowledged and is forgotten")
             continue
         if wish == "down" and record.phase != "stopped":

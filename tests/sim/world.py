@@ -310,6 +310,7 @@ class World:
             self.tell(f"up {name}: {error}")
             return False
         if answer is None:
+            self.asked[name] = "unknown"  # it died over it: the wish was written down, or not
             return False
         self.tell(f"up {name}: {answer}")
         self.asked[name] = "up"
@@ -321,7 +322,9 @@ class World:
         except SparkdError as error:
             self.tell(f"down {name}: {error}")
             return False
-        if done:
+        if done is None:
+            self.asked[name] = "unknown"
+        else:
             self.tell(f"down {name}: acknowledged")
             self.asked[name] = "down"
         return bool(done)
