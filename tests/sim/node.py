@@ -1,5 +1,6 @@
 """A simulated node: the real core of the agent over a simulated process table and disk."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from sparkd.clock import Instant
@@ -77,7 +78,7 @@ class Disk:
 class SimNode:
     """One machine. `up`: powered; `agent`: the daemon runs."""
 
-    def __init__(self, node_id: str, holder: str, seed: int) -> None:
+    def __init__(self, node_id: str, holder: str, later: Callable[[float, Callable[[], None]], None]) -> None:
         self.id = node_id
         self.holder = holder
         self.boots = 0
@@ -89,10 +90,12 @@ class SimNode:
         self.started_names: list[str] = []
         self.core: Core | None = None
         self.greeted = False
-        self.urgent = False
         self.agent_back_at: float | None = None
         self.now = 0.0
         self.taken_ports: set[int] = set()
+        self.later = later
+        self.hurry: Callable[[], None] = lambda: None
+        """The world's: a report should not wait for the next beat."""
         self.start_agent()
 
     # Life.
@@ -139,6 +142,7 @@ class SimNode:
             if rank.state == "gone" and name in existing:
                 self._write_row(name, "gone")
         self.ranks = {n: r for n, r in self.ranks.items() if n in existing}
+        self.later(0.001, self.end_the_dying)
 
     def kill_agent(self) -> None:
         self.core = None
@@ -166,12 +170,12 @@ class SimNode:
         rank.state = "fallen"
         rank.fell = reason
         rank.exit = Exit(name, "leader", 1, None if signal else 0, signal, "shim", self.now, self.now)
-        rank.dies_at = max(self.now + 0.5, rank.stubborn_until)
+        self._end_at(rank, self.now + 0.5)
         if self.core is not None:
             self.write_outbox(rank.exit)
             self._write_row(name, "exited")
             self.apply(RankChanged(name, "fallen"))
-            self.urgent = True
+            self.hurry()
 
     def write_outbox(self, item: Exit | TaskResult) -> None:
         if not self.disk.full:
@@ -182,16 +186,19 @@ class SimNode:
             spec, boot, _ = self.disk.rows[name]
             self.disk.rows[name] = (spec, boot, state)
 
-    def pass_time(self, now: float) -> None:
-        """What processes do by themselves."""
-        self.now = now
+    def _end_at(self, rank: SimRank, when: float) -> None:
+        rank.dies_at = max(when, rank.stubborn_until)
+        self.later(rank.dies_at - self.now, self.end_the_dying)
+
+    def end_the_dying(self) -> None:
+        """What was sent SIGKILL ends. Proof is the agent's: without one nobody looks, and nobody kills."""
+        now = self.now
         for name, rank in list(self.ranks.items()):
             if rank.dies_at is not None and now >= rank.dies_at and rank.alive and self.core is not None:
-                # Proof is the agent's: without one nobody looks, and nobody kills.
                 rank.state = "gone"
                 self._write_row(name, "gone")
                 self.apply(RankChanged(name, "gone"))
-                self.urgent = True
+                self.hurry()
 
     # The core.
 
@@ -205,8 +212,7 @@ class SimNode:
                     if rank is not None and rank.alive and rank.state != "fallen":
                         rank.state = "stopping"
                         extra = 0.3 if isinstance(command, Terminate) else 0.05
-                        rank.dies_at = max(self.now + extra, rank.stubborn_until)
-                        rank.fell = rank.fell
+                        self._end_at(rank, self.now + extra)
                         self.core = replace(
                             self.core,
                             ranks={
@@ -214,7 +220,7 @@ class SimNode:
                                 name: replace(self.core.ranks[name], state="stopping"),
                             },
                         )
-                        self.urgent = True
+                        self.hurry()
                 case SaveFences(accepted, instance, deployments, generations):
                     if not self.disk.full:
                         self.disk.accepted = accepted
@@ -229,14 +235,14 @@ class SimNode:
                     self.ranks.pop(name, None)
                 case Begin(task):
                     self.write_outbox(self._answer(task))
-                    self.urgent = True
+                    self.hurry()
                 case _:
                     pass
 
     def _start(self, spec: RankSpec) -> None:
         if self.disk.full:
             self.apply(StartFailed(Refusal(spec.name, "ledger", "the disk is full")))
-            self.urgent = True
+            self.hurry()
             return
         self.disk.rows[spec.name] = (spec, self.boot, "intent")
         if spec.name in self.disk.folders:
@@ -247,7 +253,7 @@ class SimNode:
         self.ranks[spec.name] = SimRank(spec, self.now)
         self._write_row(spec.name, "started")
         self.apply(RankChanged(spec.name, "running"))
-        self.urgent = True
+        self.hurry()
 
     def _answer(self, task: object) -> TaskResult:
         args = task.args  # type: ignore[attr-defined]
@@ -316,7 +322,7 @@ class SimNode:
 
     def take(self, document: Document) -> None:
         self.apply(DocumentCame(document))
-        self.urgent = True
+        self.hurry()
 
     def reports(self) -> tuple[RankReport, ...]:
         assert self.core is not None

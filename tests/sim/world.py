@@ -6,7 +6,7 @@ Nothing here decides what sparkd does. A seed gives a schedule of faults; `check
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 from sparkd.clock import Instant
@@ -23,6 +23,7 @@ from sparkd.records.intent import Intent
 from tests.sim.node import SimNode, SimRank, light_specs
 
 HOLDER = "holder"
+BOOT_S = 0.5
 LIMITS = Defaults(startup_hold_s=5.0, launching_s=8.0, loading_s=8.0, warming_s=8.0)
 
 
@@ -40,6 +41,16 @@ def plan(record: GangRecord, nodes: tuple[Node, ...], _: Any) -> Launch:
     return Launch(
         light_specs(record.name, record.generation, ids, record.rendezvous_ports[-1], record.intent)
     )
+
+
+@dataclass
+class Link:
+    """How an agent stands with the coordinator, on its own side."""
+
+    run: str = ""
+    greeted: bool = False
+    answered: float = 0.0
+    due: bool = False
 
 
 class Coordinator:
@@ -81,7 +92,6 @@ class World:
         self.story: list[str] = []
         self.violations: list[str] = []
         self.coordinator = Coordinator(names)
-        self.nodes = {name: SimNode(name, HOLDER, seed) for name in names}
         self.delay = 0.005
         self.loss = 0.0
         self.cut: set[tuple[str, str]] = set()
@@ -91,9 +101,12 @@ class World:
         self.crash_next: str | None = None
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
+        self.nodes = {name: SimNode(name, HOLDER, self._schedule) for name in names}
+        self._links = {name: Link() for name in names}
         self.coordinator.start(0.0)
-        for name in names:
-            self._schedule(0.01, lambda name=name: self._agent_turn(name))
+        for name, node in self.nodes.items():
+            node.hurry = lambda name=name: self._hurry(name)
+            self._hurry(name)
         self._schedule(LIMITS.tick_s, self._tick)
 
     # Time.
@@ -110,11 +123,12 @@ class World:
         while self._queue and self._queue[0][0] <= until and not self.violations:
             self.now, _, what = heapq.heappop(self._queue)
             for node in self.nodes.values():
-                node.pass_time(self.now)
-            self._engines()
+                node.now = self.now
             what()
             self.check()
         self.now = until
+        for node in self.nodes.values():
+            node.now = until
 
     def run_until(self, condition: Callable[[], bool], limit: float) -> bool:
         """Whether the condition came true within `limit` seconds."""
@@ -142,7 +156,7 @@ class World:
             head = ranks.get(0)
             if head is None or len(ranks) < head.spec.ranks:
                 continue
-            if max(rank.born for rank in ranks.values()) + 0.5 <= self.now:
+            if max(rank.born for rank in ranks.values()) + BOOT_S <= self.now:
                 for rank in ranks.values():
                     rank.joined = True
             frozen = any(rank.frozen for rank in ranks.values())
@@ -151,9 +165,9 @@ class World:
                 self._urgent(head)
 
     def _urgent(self, rank: SimRank) -> None:
-        for node in self.nodes.values():
-            if node.ranks.get(rank.spec.name) is rank and node.core is not None:
-                node.urgent = True
+        for name, node in self.nodes.items():
+            if node.ranks.get(rank.spec.name) is rank:
+                self._hurry(name)
 
     # Network.
 
@@ -165,49 +179,50 @@ class World:
 
     # Agents.
 
+    def _hurry(self, name: str) -> None:
+        """Have the agent speak in a moment; also the way its loop is kept going."""
+        link = self._links[name]
+        if not link.due:
+            link.due = True
+            self._schedule(0.002, lambda: self._agent_turn(name))
+
     def _agent_turn(self, name: str) -> None:
         """An agent's loop: hello, else a report each beat or at once on news."""
-        node = self.nodes[name]
-        wait = 0.05
-        if node.powered and node.core is not None:
-            if not node.greeted:
-                self._send_hello(node)
-                wait = 1.0
-            else:
-                self._send_report(node)
-        self._schedule(wait, lambda: self._agent_turn(name))
+        node, link = self.nodes[name], self._links[name]
+        link.due = False
+        if not node.powered or node.core is None:
+            return
+        if link.greeted and link.run == node.run and self.now - link.answered > LIMITS.lease_s:
+            link.greeted = False
+        if link.greeted and link.run == node.run:
+            self._send_report(node, link)
+        else:
+            self._send_hello(node, link)
+        self._schedule(LIMITS.beat_s, lambda: self._beat(name, node.run))
 
-    def _send_hello(self, node: SimNode) -> None:
+    def _beat(self, name: str, run: str) -> None:
+        if self.nodes[name].run == run:
+            self._hurry(name)
+
+    def _send_hello(self, node: SimNode, link: "Link") -> None:
         if not self._reaches(node.id, "*"):
             return
         hello, run = node.hello(), node.run
 
         def arrive() -> None:
-            def step(fleet: Fleet, now: Instant) -> Any:
-                return fleet_machine.hello(fleet, hello, now, LIMITS)
-
-            welcome = self.apply(step)
+            welcome = self.apply(lambda fleet, now: fleet_machine.hello(fleet, hello, now, LIMITS))
             if welcome is not None and self._reaches("*", node.id):
                 self._schedule(self._lag(), greeted)
 
         def greeted() -> None:
             if node.run == run and node.core is not None:
-                node.greeted = True
-                node.last_beat = self.now - 10.0  # type: ignore[attr-defined]
-                node.last_answer = self.now  # type: ignore[attr-defined]
+                link.greeted, link.run, link.answered = True, run, self.now
                 self._poll(node, run)
+                self._hurry(node.id)
 
         self._schedule(self._lag(), arrive)
 
-    def _send_report(self, node: SimNode) -> None:
-        last = getattr(node, "last_beat", -10.0)
-        if self.now - getattr(node, "last_answer", self.now) > LIMITS.lease_s:
-            node.greeted = False
-            return
-        if not node.urgent and self.now - last < LIMITS.beat_s:
-            return
-        node.urgent = False
-        node.last_beat = self.now  # type: ignore[attr-defined]
+    def _send_report(self, node: SimNode, link: "Link") -> None:
         report, count = node.report()
         run = node.run
         if not self._reaches(node.id, "*"):
@@ -223,33 +238,34 @@ class World:
                 self._schedule(self._lag(), lambda: answered(answer.lease_s))
 
         def refused() -> None:
-            if node.run == run:
-                node.greeted = False
+            if link.run == run:
+                link.greeted = False
+                self._hurry(node.id)
 
         def answered(lease_s: float) -> None:
             if node.run == run and node.core is not None:
-                node.last_answer = self.now  # type: ignore[attr-defined]
+                link.answered = self.now
                 node.acknowledged(report, count, lease_s)
 
         self._schedule(self._lag(), arrive)
 
     def _poll(self, node: SimNode, run: str) -> None:
-        """The long poll, played as a look every 20 ms from the coordinator's side."""
-        if node.run != run or node.core is None or not node.greeted or not node.powered:
-            return
+        """Send the node its newest document, as the answer of its long poll; a lost one is asked for again."""
+        link = self._links[node.id]
         fleet = self.coordinator.fleet
-        if fleet is not None and self._reaches(node.id, "*"):
-            known = fleet.nodes.get(node.id)
-            document = fleet.documents.get(node.id)
-            if known is not None and known.run == run and known.greeted and document is not None:
-                if document.order > node.accepted() and self._reaches("*", node.id):
+        if node.run != run or node.core is None or not link.greeted or fleet is None:
+            return
+        known, document = fleet.nodes[node.id], fleet.documents.get(node.id)
+        if known.run != run or not known.greeted or document is None or document.order <= node.accepted():
+            return
+        if self._reaches(node.id, "*") and self._reaches("*", node.id):
 
-                    def deliver() -> None:
-                        if node.run == run and node.core is not None:
-                            node.take(document)
+            def deliver() -> None:
+                if node.run == run and node.core is not None:
+                    node.take(document)
 
-                    self._schedule(self._lag(), deliver)
-        self._schedule(0.05, lambda: self._poll(node, run))
+            self._schedule(self._lag(), deliver)
+        self._schedule(1.0, lambda: self._poll(node, run))
 
     # The coordinator.
 
@@ -276,6 +292,11 @@ class World:
             self.kill_coordinator("after the commit")
             return None
         self.coordinator.fleet = new
+        if new.documents is not old.documents:
+            for name, document in new.documents.items():
+                if old.documents.get(name) is not document:
+                    node = self.nodes[name]
+                    self._schedule(self._lag(), lambda node=node, run=node.run: self._poll(node, run))
         return answer
 
     def _note(self, command: Any) -> None:
@@ -286,6 +307,7 @@ class World:
         self.tell(f"{who} {kind}{to}: {getattr(said, 'reason', '')}")
 
     def _tick(self) -> None:
+        self._engines()
         if self.coordinator.fleet is not None:
             self.apply(lambda fleet, now: (*fleet_machine.tick(fleet, now, LIMITS), None))
         self._schedule(LIMITS.tick_s, self._tick)
@@ -382,6 +404,7 @@ class World:
         if node.powered and node.core is None:
             self.tell(f"agent {name} is back")
             node.start_agent()
+            self._hurry(name)
 
     def power_off(self, name: str, back_after: float | None) -> None:
         self.tell(f"{name} loses power")
@@ -392,8 +415,8 @@ class World:
     def _power_on(self, name: str) -> None:
         if not self.nodes[name].powered:
             self.tell(f"{name} boots")
-            self.nodes[name].now = self.now
             self.nodes[name].power_on()
+            self._hurry(name)
 
     def kill_rank(self, deployment: str, rank: int, signal: int | None = 9) -> None:
         for node in self.nodes.values():
