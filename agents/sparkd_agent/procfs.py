@@ -164,12 +164,15 @@ class ProcFs:
             return ""
 
     def files_under(self, pid: int, folder: str) -> set[FileId]:
-        """Files below the folder that the process maps or holds open, removed ones left out."""
+        """Files below the folder that the process maps or holds open, by the name under which it opened them.
+
+        That name may be gone or mean another file by now: the kernel then adds ` (deleted)` to it.
+        """
         prefix = folder.rstrip("/") + "/"
         found = set()
         for match in _MAPS_LINE.finditer(self._read(pid, "maps")):
             path = os.fsdecode(match["path"])
-            if path.startswith(prefix) and not path.endswith(" (deleted)"):
+            if path.startswith(prefix):
                 major, _, minor = match["device"].partition(b":")
                 device = os.makedev(int(major, 16), int(minor, 16))
                 found.add(FileId(path, device, int(match["inode"])))
@@ -180,7 +183,7 @@ class ProcFs:
             return found
         for descriptor in descriptors:
             path = self.descriptor_target(pid, int(descriptor))
-            if not path.startswith(prefix) or path.endswith(" (deleted)"):
+            if not path.startswith(prefix):
                 continue
             try:
                 at = os.stat(f"{directory}/{descriptor}")  # noqa: PTH116 - follows the kernel's link, not a path

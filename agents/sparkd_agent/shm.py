@@ -1,9 +1,11 @@
 """Shared-memory files of `process` ranks: they share the node's `/dev/shm`, and vLLM leaves them when killed.
 
 The janitor notes which names a rank's processes map or hold open while they live. After the proof that none
-of them is left it removes exactly those that no process on the node maps or holds. POSIX semaphores (`sem.*`)
-are files there too. A process whose maps may not be read counts as holding nothing: its user could not open
-ours.
+of them is left it removes exactly those that no process on the node maps or holds. A process whose maps may
+not be read counts as holding nothing: its user could not open ours.
+
+POSIX semaphores (`sem.*`) are files there too. glibc makes and maps one under a passing name before it links
+it to its own, so the kernel shows a removed name for it: files are recognised by device and inode.
 """
 
 import contextlib
@@ -40,8 +42,9 @@ class ShmJanitor:
         notes = self._notes[rank]
         if not notes.interesting(self._names()) and not thorough:
             return
-        for pid in pids:
-            notes.used |= self._procfs.files_under(pid, self._root)
+        present = self._present()
+        used = {key for pid in pids for key in self._used_by(pid)}
+        notes.used |= {FileId(present[key], *key) for key in used if key in present}
         notes.save()
 
     def sweep(self, rank: str) -> tuple[str, ...]:
@@ -49,10 +52,7 @@ class ShmJanitor:
         notes = self._notes.pop(rank, None)
         if notes is None or not notes.used:
             return ()
-        in_use: set[FileId] = set()
-        for pid in self._procfs.pids():
-            in_use |= self._procfs.files_under(pid, self._root)
-        held = {(file.device, file.inode) for file in in_use}
+        held = {key for pid in self._procfs.pids() for key in self._used_by(pid)}
         left = []
         for file in sorted(notes.used):
             if (file.device, file.inode) in held:
@@ -62,6 +62,20 @@ class ShmJanitor:
             except OSError as error:
                 left.append(f"{file.path}: {os.strerror(error.errno or 0)}")
         return tuple(left)
+
+    def _used_by(self, pid: int) -> set[tuple[int, int]]:
+        """Device and inode of the files."""
+        return {(file.device, file.inode) for file in self._procfs.files_under(pid, self._root)}
+
+    def _present(self) -> dict[tuple[int, int], str]:
+        """The path of each file that is there, by device and inode."""
+        found = {}
+        for name in self._names():
+            path = f"{self._root}/{name}"
+            with contextlib.suppress(OSError):
+                at = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - no path object for one call
+                found[at.st_dev, at.st_ino] = path
+        return found
 
     def _names(self) -> frozenset[str]:
         try:
