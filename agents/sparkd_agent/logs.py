@@ -12,6 +12,7 @@ from typing import Final, Literal
 Stream = Literal["stdout", "stderr", "shim"]
 
 _STREAMS: Final[dict[bytes, Stream]] = {b"1": "stdout", b"2": "stderr", b"!": "shim"}
+_NS: Final = 1_000_000_000
 _TAIL_STEP_BYTES: Final = 64 * 1024
 
 
@@ -51,7 +52,7 @@ def parse_line(raw: bytes) -> LogLine | None:
         mono, wall = int(parts[0]), int(parts[1])
     except ValueError:
         return None
-    return LogLine(mono / 1e9, wall / 1e9, _STREAMS[parts[2]], parts[3].decode(errors="replace"))
+    return LogLine(mono / _NS, wall / _NS, _STREAMS[parts[2]], parts[3].decode(errors="replace"))
 
 
 class RankLog:

@@ -71,7 +71,9 @@ def line(text: str) -> LogLine:
     return LogLine(1.0, 2.0, "stdout", text)
 
 
-DIED = "ERROR 11-30 [multiproc_executor.py:315] Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting"
+DIED = (
+    "ERROR [multiproc_executor.py:315] Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting"
+)
 
 
 def test_the_launchers_line_is_believed_for_a_worker() -> None:

@@ -1,4 +1,4 @@
-"""Never a signal to a process that is not the rank's, also where every pid was somebody else's a moment ago."""
+"""Never a signal to a process that is not the rank's, also where every pid was another's a moment ago."""
 
 import subprocess
 import sys

@@ -6,16 +6,36 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sparkd.errors import RankNotStarted
 from sparkd_agent.procfs import ProcFs
 from tests.bed.ranks import rank_bed, rank_spec, until
 
 NAME = f"sparkd-s{os.getpid()}-g1-r0"
 PROC = ProcFs()
 MIB = 1 << 20
+
+
+@pytest.fixture
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, of the size asked for."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={request.param}", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small disk needs root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
 
 
 def disk_use(folder: Path) -> int:
@@ -66,7 +86,7 @@ def test_sessions_and_descriptors(tmp_path: Path) -> None:
             assert leader is not None
             assert shim is not None
             assert (leader.session, shim.session, leader.ppid) == (rank.leader, rank.shim, rank.shim)
-            assert sorted(os.listdir(f"/proc/{rank.leader}/fd")) == ["0", "1", "2"]
+            assert sorted(fd.name for fd in Path(f"/proc/{rank.leader}/fd").iterdir()) == ["0", "1", "2"]
             assert PROC.catches(rank.leader, signal.SIGTERM) is False
             ignored = int(
                 next(
@@ -159,13 +179,9 @@ def test_a_flood_fills_at_most_the_cap_and_offsets_keep_their_meaning(tmp_path: 
     asyncio.run(test())
 
 
-def test_a_full_disk_costs_lines_which_are_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("disk", ["1m"], indirect=True)
+def test_a_full_disk_costs_lines_which_are_counted(tmp_path: Path, disk: Path) -> None:
     """The rank's own folder lies on a small disk that the rank fills and, later, frees."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small disk needs root")
 
     async def test() -> None:
         async with rank_bed(disk, log_segment_bytes=256 * 1024, shm=tmp_path) as bed:
@@ -183,19 +199,11 @@ def test_a_full_disk_costs_lines_which_are_counted(tmp_path: Path) -> None:
             os.kill(rank.leader, signal.SIGKILL)
             assert (await rank.gone()).exits[0].how == "shim"
 
-    try:
-        asyncio.run(test())
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+    asyncio.run(test())
 
 
-def test_the_exit_is_recorded_even_on_a_full_disk(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small disk needs root")
-
+@pytest.mark.parametrize("disk", ["1m"], indirect=True)
+def test_the_exit_is_recorded_even_on_a_full_disk(tmp_path: Path, disk: Path) -> None:
     async def test() -> None:
         async with rank_bed(disk, shm=tmp_path) as bed:
             rank = await bed.start(NAME, "fills", str(disk / "ballast"))
@@ -205,10 +213,7 @@ def test_the_exit_is_recorded_even_on_a_full_disk(tmp_path: Path) -> None:
             assert view.exit is not None
             assert (view.exit.signal, view.exit.how) == (signal.SIGKILL, "shim")
 
-    try:
-        asyncio.run(test())
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+    asyncio.run(test())
 
 
 def test_it_stays_small(tmp_path: Path) -> None:
@@ -225,31 +230,14 @@ def test_it_stays_small(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_an_unwritable_folder_starts_nothing(tmp_path: Path) -> None:
-    from sparkd.errors import RankNotStarted
-    from sparkd_agent.runtime.process import ProcessRuntime
-
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small disk needs root")
-
+@pytest.mark.parametrize("disk", ["64k"], indirect=True)
+def test_an_unwritable_folder_starts_nothing(tmp_path: Path, disk: Path) -> None:
     async def test() -> None:
         async with rank_bed(disk, shm=tmp_path) as bed:
             (disk / "ranks").mkdir()
-            with (disk / "ballast").open("wb", buffering=0) as file:
-                try:
-                    while True:
-                        file.write(b"x" * 4096)
-                except OSError:
-                    pass
-            assert isinstance(bed.runtime, ProcessRuntime)
+            fill(disk / "ballast")
             with pytest.raises(RankNotStarted, match="No space left on device"):
                 await bed.launch(rank_spec(NAME, "wait"))
             assert not [pid for pid in PROC.pids() if PROC.rank_name(pid) == NAME]
 
-    try:
-        asyncio.run(test())
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+    asyncio.run(test())

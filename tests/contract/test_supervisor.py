@@ -139,9 +139,8 @@ def test_a_killed_shim_is_a_fall_and_nothing_survives_it(tmp_path: Path) -> None
 def test_daemons_in_sessions_of_their_own_are_found(tmp_path: Path, shim_too: bool) -> None:
     async def test(bed: RankBed) -> None:
         rank = await bed.start(NAME, "daemons")
-        await rank.says("ready")
+        await until(lambda: sum(text.startswith("daemon") for text in rank.texts()) == 3, "three daemons")
         daemons = [numbers(text)[0] for text in rank.texts() if text.startswith("daemon")]
-        assert len(daemons) == 3
         if shim_too:
             os.kill(rank.shim, signal.SIGKILL)  # their ancestry is lost with it
         else:
@@ -380,7 +379,7 @@ def test_orphans_of_a_rank_that_lost_leader_and_shim_are_found(tmp_path: Path) -
         worker, helper = numbers(line)
         os.kill(shim, signal.SIGKILL)
         os.kill(leader, signal.SIGKILL)
-        await until(lambda: not alive(leader), "the leader's end")
+        await until(lambda: PROC.stat(leader) is None, "the last trace of the leader")
         await (await adopt(bed, NAME)).gone()
         assert not any(map(alive, (worker, helper)))
 

@@ -160,7 +160,7 @@ class ProcessRuntime:
             signal.pidfd_send_signal(fd, signal.SIGKILL)
             await asyncio.sleep(self._limits.kill_repeat_s)
         orphans = RankMembers(self._procfs, Marks(name, shim=None, leader=None, pipes=()))
-        while kill_pass(orphans):
+        while kill_pass(orphans):  # noqa: ASYNC110 - nothing tells of an orphan's end
             await asyncio.sleep(self._limits.kill_repeat_s)
 
     def _watch_child(self, pid: int) -> None:
