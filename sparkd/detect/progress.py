@@ -14,8 +14,8 @@ from sparkd.engine.phrases import Sighting, later, read_line
 from sparkd.records.report import RankPhase
 
 # What is less than this is noise of an idle process, not progress. Growth below a step is not lost: it adds
-# up, because it is measured from the last mark. A real rank that waits at the rendezvous read 5 bytes a second,
-# pipes and sockets included, and its memory stood still (vLLM 0.32, 40 s).
+# up, because it is measured from the last mark. A real rank that waits at the rendezvous read 5 bytes a
+# second, pipes included (vLLM 0.32, watched for 40 s).
 READ_STEP_BYTES: Final = 256 << 10
 RSS_STEP_BYTES: Final = 8 << 20
 CPU_STEP_S: Final = 0.5

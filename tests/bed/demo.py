@@ -43,8 +43,8 @@ def main() -> int:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     finally:
+        print("\n$ sparkd down tiny", flush=True)
         down = subprocess.run([SPARKD, "down", "tiny"], check=False)
-        print(f"\n$ sparkd down tiny -> {down.returncode}", flush=True)
     return down.returncode
 
 
