@@ -316,7 +316,11 @@ def stopping(turn: Turn) -> None:
         return
     left = tuple(sorted(turn.name_of(n) for n in {*open_, *turn.gang.unproven}))
     ending = turn.record.ending
-    reason = turn.record.reason if ending == "failed" else "asked to stop"
+    reason = {
+        "failed": turn.record.reason,
+        "stopped": "asked to stop",
+        "pending": "asked for again, and nothing is left of the last generation",
+    }[ending]
     if left:
         reason = f"{reason}; may be left on {', '.join(left)}"
     turn.enter(ending, reason, left_on=left)

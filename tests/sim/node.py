@@ -207,7 +207,7 @@ class SimNode:
         self.core, commands = machine.step(self.core, event, Instant(self.now, self.now))
         for command in commands:
             match command:
-                case Kill(name, reason) | Terminate(name, _, reason):
+                case Kill(name) | Terminate(name):
                     rank = self.ranks.get(name)
                     if rank is not None and rank.alive and rank.state != "fallen":
                         rank.state = "stopping"
@@ -353,7 +353,9 @@ class SimNode:
         )
 
 
-def light_specs(name: str, generation: int, nodes: tuple[str, ...], port: int, intent: Intent) -> tuple[RankSpec, ...]:
+def light_specs(
+    name: str, generation: int, nodes: tuple[str, ...], port: int, intent: Intent
+) -> tuple[RankSpec, ...]:
     """Rank specs without an engine's words: what the simulation's planner gives."""
     descriptor = Descriptor(name, intent, 0, generation, nodes, 8100)
     return tuple(

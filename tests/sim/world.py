@@ -15,7 +15,6 @@ from sparkd.fleet import machine as fleet_machine
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Commands, Fleet, Superseded
 from sparkd.gang import machine as gang_machine
-from sparkd.gang.boot import rank_count
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import Launch
 from sparkd.records.defaults import Defaults
@@ -250,7 +249,7 @@ class World:
         self._schedule(self._lag(), arrive)
 
     def _poll(self, node: SimNode, run: str) -> None:
-        """Send the node its newest document, as the answer of its long poll; a lost one is asked for again."""
+        """Send the node its newest document, as its long poll's answer; a lost one is asked for again."""
         link = self._links[node.id]
         fleet = self.coordinator.fleet
         if node.run != run or node.core is None or not link.greeted or fleet is None:
@@ -286,6 +285,7 @@ class World:
             if name not in old.gangs or gang.record is not old.gangs[name].record:
                 self.coordinator.records[name] = gang.record
         self.coordinator.term = max(self.coordinator.term, new.term)
+        self._check_commit(old, new)
         for command in commands:
             self._note(command)
         if crash == "after-commit":
@@ -315,9 +315,9 @@ class World:
     def kill_coordinator(self, why: str) -> None:
         self.tell(f"coordinator dies {why}")
         self.coordinator.kill()
-        self._schedule(1.0, self._coordinator_back)
+        self._schedule(1.0, self.coordinator_back)
 
-    def _coordinator_back(self) -> None:
+    def coordinator_back(self) -> None:
         if self.coordinator.fleet is None:
             self.coordinator.start(self.now)
             self.tell(f"coordinator is back, term {self.coordinator.term}")
@@ -397,9 +397,9 @@ class World:
             return
         self.tell(f"agent {name} dies")
         node.kill_agent()
-        self._schedule(back_after, lambda: self._agent_back(name))
+        self._schedule(back_after, lambda: self.agent_back(name))
 
-    def _agent_back(self, name: str) -> None:
+    def agent_back(self, name: str) -> None:
         node = self.nodes[name]
         if node.powered and node.core is None:
             self.tell(f"agent {name} is back")
@@ -410,9 +410,9 @@ class World:
         self.tell(f"{name} loses power")
         self.nodes[name].power_off()
         if back_after is not None:
-            self._schedule(back_after, lambda: self._power_on(name))
+            self._schedule(back_after, lambda: self.power_on(name))
 
-    def _power_on(self, name: str) -> None:
+    def power_on(self, name: str) -> None:
         if not self.nodes[name].powered:
             self.tell(f"{name} boots")
             self.nodes[name].power_on()
@@ -443,10 +443,10 @@ class World:
         for node in self.nodes.values():
             alive = node.exists()
             if len(alive) > 1:
-                self._violated(7, f"{node.id} runs {[r.spec.name for r in alive]}")
+                self.violated(7, f"{node.id} runs {[r.spec.name for r in alive]}")
             if len(set(node.started_names)) != len(node.started_names):
                 twice = sorted({n for n in node.started_names if node.started_names.count(n) > 1})
-                self._violated(1, f"{node.id} started twice: {twice}")
+                self.violated(1, f"{node.id} started twice: {twice}")
         fleet = self.coordinator.fleet
         if fleet is None:
             return
@@ -456,16 +456,36 @@ class World:
                 self._check_ready(name, record)
 
     def _check_ready(self, name: str, record: GangRecord) -> None:
-        """A rank of an old generation never serves after a newer one is ready."""
-        for rank in self.living(name):
-            if rank.spec.generation < record.generation and rank.warmed_at is not None:
-                self._violated(1, f"{rank.spec.name} serves while generation {record.generation} is ready")
+        """A rank of an old generation never serves after a newer one is ready; one on a node that was away
+        is ended when the node has had its document."""
+        fleet = self.coordinator.fleet
+        assert fleet is not None
+        for node_id, node in self.nodes.items():
+            if not fleet.nodes[node_id].settled or node.core is None:
+                continue
+            for rank in node.exists():
+                old = rank.spec.deployment == name and rank.spec.generation < record.generation
+                if old and rank.state == "running":
+                    text = (
+                        f"{rank.spec.name} on {node_id} lives while generation {record.generation} is ready"
+                    )
+                    self.violated(1, text)
 
-    def _violated(self, invariant: int, text: str) -> None:
+    def _check_commit(self, old: Fleet, new: Fleet) -> None:
+        """Ranks of two generations never run at once on nodes in contact when the newer one is committed."""
+        for name, gang in new.gangs.items():
+            before = old.gangs.get(name)
+            if before is None or gang.record.generation == before.record.generation:
+                continue
+            for node_id, node in self.nodes.items():
+                left = [r.spec.name for r in node.exists() if r.spec.deployment == name]
+                if left and new.nodes[node_id].in_contact:
+                    text = f"{left} on {node_id} at the commit of generation {gang.record.generation}"
+                    self.violated(1, text)
+
+    def violated(self, invariant: int, text: str) -> None:
         self.violations.append(f"invariant {invariant} at {self.now:.3f}: {text}")
         self.tell(f"VIOLATED {self.violations[-1]}")
 
     def timeline(self) -> str:
         return "\n".join([f"seed {self.seed}", *self.story])
-
-

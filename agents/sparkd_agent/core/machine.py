@@ -89,7 +89,9 @@ def _take(core: Core, document: Document) -> Step:
         accepted=document.order,
         document=document,
         deployments=deployments,
-        refusals={},
+        refusals={
+            spec.name: core.refusals[spec.name] for spec in document.ranks if spec.name in core.refusals
+        },
         begun=frozenset(task.id for task in document.tasks),
     )
     core, acts = _reconcile(core)
@@ -210,5 +212,6 @@ def _start(core: Core, spec: RankSpec) -> tuple[Core, tuple[CoreCommand, ...]]:
 def _refuse(
     core: Core, spec: RankSpec, code: RefusalCode, reason: str
 ) -> tuple[Core, tuple[CoreCommand, ...]]:
-    refusal = Refusal(spec.name, code, reason)
+    # The first reason is the one that says something; "spent" is often only its consequence.
+    refusal = core.refusals.get(spec.name) or Refusal(spec.name, code, reason)
     return replace(core, refusals={**core.refusals, spec.name: refusal}), ()

@@ -86,6 +86,7 @@ def test_mapped_and_held_files_below_a_folder(root: Path) -> None:
     at = (shm / "held").stat()
     assert ProcFs(root).files_under(5, str(shm)) == {
         FileId(f"{shm}/psm a", os.makedev(0, 0x1F), 77),
+        FileId(f"{shm}/gone (deleted)", os.makedev(0, 0x1F), 78),
         FileId(f"{shm}/held", at.st_dev, at.st_ino),
     }
 

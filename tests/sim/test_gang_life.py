@@ -1,0 +1,147 @@
+"""Single stories through the real machines: what a person would see, step by step."""
+
+import pytest
+
+from tests.sim.world import LIMITS, World, intent
+
+
+def ready(world: World, name: str = "d1", tp: int = 2) -> None:
+    world.run(0.3)
+    assert world.up(name, intent(tp))
+    assert world.run_until(lambda: world.phase(name) == "ready", 20), world.timeline()
+
+
+def generation(world: World, name: str = "d1") -> int:
+    record = world.record(name)
+    assert record is not None
+    return record.generation
+
+
+def port(world: World) -> int:
+    record = world.record("d1")
+    assert record is not None
+    return record.rendezvous_ports[-1]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("signal", [9, 6, None])
+def test_a_fall_of_any_rank_brings_the_next_generation_on_a_new_port(rank: int, signal: int | None) -> None:
+    world = World(1)
+    ready(world)
+    before = port(world)
+    world.kill_rank("d1", rank, signal)
+    assert world.run_until(lambda: world.phase("d1") == "recovering", 1)
+    assert world.run_until(lambda: world.phase("d1") == "ready", 20), world.timeline()
+    assert generation(world) == 2
+    assert port(world) != before
+    assert {r.spec.generation for r in world.living("d1")} == {2}
+
+
+def test_the_budget_ends_a_gang_that_falls_again_and_again() -> None:
+    world = World(2)
+    ready(world)
+    for fall in range(4):
+        assert world.run_until(lambda: world.phase("d1") == "ready", 30), world.timeline()
+        world.kill_rank("d1", 1)
+        assert world.run_until(lambda: world.phase("d1") != "ready", 1)
+        assert generation(world) == fall + 1
+    assert world.run_until(lambda: world.phase("d1") == "failed", 30), world.timeline()
+    record = world.record("d1")
+    assert record is not None
+    assert record.fall is not None
+    assert (record.fall.rank, record.fall.signal, record.falls) == (1, 9, 4)
+    assert "gave up" in record.reason
+    world.run(world.now + 5)
+    assert world.living("d1") == []
+
+
+def test_a_frozen_engine_is_ended_and_started_anew() -> None:
+    world = World(3)
+    ready(world)
+    world.freeze_rank("d1", 1)
+    assert world.run_until(lambda: world.phase("d1") == "recovering", 5)
+    assert world.run_until(lambda: world.phase("d1") == "ready", 20), world.timeline()
+    assert generation(world) == 2
+
+
+def test_down_while_the_back_off_runs() -> None:
+    world = World(4)
+    ready(world)
+    world.kill_rank("d1", 0)
+    assert world.run_until(lambda: world.phase("d1") == "recovering", 1)
+    assert world.down("d1")
+    assert world.down("d1")
+    assert world.run_until(lambda: world.phase("d1") == "stopped", 20), world.timeline()
+    world.run(world.now + 10)
+    assert world.phase("d1") == "stopped"
+    assert world.living("d1") == []
+
+
+def test_a_coordinator_that_dies_costs_no_rank() -> None:
+    world = World(5)
+    ready(world)
+    names = sorted(rank.spec.name for rank in world.living("d1"))
+    world.kill_coordinator("in the test")
+    world.run(world.now + 6)
+    assert world.phase("d1") == "ready"
+    assert sorted(rank.spec.name for rank in world.living("d1")) == names
+    assert world.coordinator.term == 2
+
+
+def test_agents_that_die_cost_no_rank_and_lose_no_fall() -> None:
+    world = World(6)
+    ready(world)
+    world.kill_agent("a", 0.5)
+    world.kill_agent("b", 0.5)
+    world.run(world.now + 3)
+    assert world.phase("d1") == "ready"
+    assert generation(world) == 1
+    world.kill_agent("b", 1.0)
+    world.run(world.now + 0.2)
+    world.nodes["b"].ranks["sparkd-d1-g1-r1"].state = "gone"  # it dies while nobody looks
+    assert world.run_until(lambda: world.phase("d1") == "recovering", 5), world.timeline()
+    assert world.run_until(lambda: world.phase("d1") == "ready", 20), world.timeline()
+
+
+def test_a_silent_node_does_not_end_a_gang_that_serves() -> None:
+    """Invariant 6: the pulse decides, not the control connection."""
+    world = World(7)
+    ready(world)
+    world.cut_off("b")
+    world.run(world.now + 15)
+    assert world.phase("d1") == "ready", world.timeline()
+    fleet = world.coordinator.fleet
+    assert fleet is not None
+    assert fleet.gangs["d1"].conditions == ("unsupervised",)
+    world.heal()
+    world.run(world.now + 8)
+    assert world.phase("d1") == "ready"
+    assert fleet is not world.coordinator.fleet
+    assert generation(world) == 1
+
+
+def test_two_deployments_never_share_a_node() -> None:
+    world = World(8)
+    ready(world, "d1")
+    assert world.up("d2", intent(2))
+    world.run(world.now + 5)
+    record = world.record("d2")
+    assert record is not None
+    assert record.phase == "pending"
+    fleet = world.coordinator.fleet
+    assert fleet is not None
+    waiting = fleet.gangs["d2"].waiting
+    assert waiting is not None
+    assert "d1" in waiting.what
+    assert world.down("d1")
+    assert world.run_until(lambda: world.phase("d2") == "ready", 20), world.timeline()
+
+
+def test_a_disk_that_cannot_take_the_intent_starts_nothing() -> None:
+    world = World(9)
+    world.run(0.3)
+    world.nodes["b"].disk.full = True
+    assert world.up("d1", intent(2, ("a", "b")))
+    world.run(world.now + LIMITS.preflight_s + 5)
+    assert world.nodes["b"].started_names == []
+    assert world.phase("d1") != "ready"

@@ -1,0 +1,14 @@
+"""A bounded part of the search: every seed of it must hold all invariants and come to rest."""
+
+import pytest
+
+from tests.sim.schedule import play
+
+CHUNK = 120
+
+
+@pytest.mark.parametrize("first", range(0, 8 * CHUNK, CHUNK))
+def test_no_seed_violates_an_invariant(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        world = play(seed)
+        assert not world.violations, f"{world.timeline()}\nreplay: python -m tests.sim.schedule {seed}"
