@@ -140,7 +140,7 @@ def test_a_set_that_runs_something_keeps_its_size_and_engine(home: Home) -> None
     assert home.local == local
 
 
-@pytest.mark.parametrize("command", ["up", "down"])
+@pytest.mark.parametrize("verb", ["up", "down"])
 def test_a_coordinator_that_was_killed_is_brought_back(home: Home, verb: str) -> None:
     home.run(*home.up)
     local, before = home.local, home.status()["deployments"][0]
