@@ -1,7 +1,7 @@
 """Run as the first process of a small pid namespace: pids are reused, and no outsider may ever be signalled.
 
-`python pid_reuse.py FOLDER SCENE`; exits with 0 when every witness lived, with 77 when the namespace could not
-be made small.
+`python pid_reuse.py FOLDER SCENE`; exits with 0 when every witness lived, with 77 when the namespace could
+not be made small.
 """
 
 import asyncio
