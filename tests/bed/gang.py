@@ -71,6 +71,15 @@ class Rank:
                 found[title if title.startswith("VLLM::") else f"pid {folder.name}"] = int(folder.name)
         return found
 
+    def segments(self) -> set[Path]:
+        """Files in /dev/shm that the rank maps now."""
+        found = set()
+        for pid in self.pids().values():
+            with suppress(OSError):
+                maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+                found |= {Path(line.split()[5]) for line in maps if " /dev/shm/" in line}
+        return found
+
     def process(self, title: str) -> int:
         """The pid of the process with that title (`VLLM::EngineCore`)."""
         return self.pids()[title]
@@ -92,11 +101,15 @@ class Gang:
         until(look, timeout_s, "the API of rank 0")
 
     def end(self) -> None:
+        """SIGKILL leaves vLLM's shared memory behind: what these ranks mapped is removed afterwards."""
+        segments = {path for rank in self.ranks for path in rank.segments()}
         for rank in self.ranks:
             # The leader may be gone while its session lives on; its pid is not reused meanwhile.
             with suppress(ProcessLookupError):
                 os.killpg(rank.leader.pid, signal.SIGKILL)
             rank.leader.wait()
+        for path in segments:
+            path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -115,29 +115,22 @@ def test_a_follower_that_never_comes_is_waited_for(engine: Path) -> None:
 
 def test_shared_memory_is_left_behind_by_sigkill_only(engine: Path) -> None:
     configure(engine, SHM_BYTES=4096)
-
-    def segments(pid: int) -> list[str]:
-        return [
-            line.split()[-1]
-            for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
-            if "/dev/shm/psm_" in line
-        ]
-
     with hand_started(engine / "bin" / "python", "/models/tiny", engine) as gang:
         gang.ready(10)
         head, follower = gang.ranks
-        of_head = segments(head.process("VLLM::Worker_TP0")) + segments(head.process("VLLM::EngineCore"))
-        of_follower = segments(follower.process("VLLM::Worker_TP1"))
-        assert len(of_head) == 2 + 1, "the worker keeps what EngineCore mapped before it"
-        assert of_follower
+        of_head, of_follower = head.segments(), follower.segments()
+        assert len(of_head) == 2, "one of EngineCore, one of its worker"
+        assert len(of_follower) == 1
         head.leader.terminate()
         assert head.leader.wait(10) == 0
-    try:
-        assert not [path for path in of_head if Path(path).exists()]
-        assert [path for path in of_follower if Path(path).exists()]
-    finally:
-        for path in of_follower:
-            Path(path).unlink(missing_ok=True)
+        os.killpg(follower.leader.pid, signal.SIGKILL)
+        follower.leader.wait()
+        try:
+            assert not [path for path in of_head if path.exists()]
+            assert [path for path in of_follower if path.exists()]
+        finally:
+            for path in of_follower:
+                path.unlink(missing_ok=True)
 
 
 def test_other_python_programs_run_and_find_a_vllm(engine: Path) -> None:
