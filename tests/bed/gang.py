@@ -72,13 +72,14 @@ class Rank:
         return found
 
     def segments(self) -> set[Path]:
-        """Files in /dev/shm that the rank maps now."""
-        found = set()
+        """Files in /dev/shm that the rank maps now; by inode, because glibc renames a semaphore it has mapped."""
+        mapped = set()
         for pid in self.pids().values():
             with suppress(OSError):
-                maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
-                found |= {Path(line.split()[5]) for line in maps if " /dev/shm/" in line}
-        return found
+                for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                    if " /dev/shm/" in line:
+                        mapped.add(int(line.split()[4]))
+        return {path for path in Path("/dev/shm").iterdir() if path.stat().st_ino in mapped}
 
     def process(self, title: str) -> int:
         """The pid of the process with that title (`VLLM::EngineCore`)."""

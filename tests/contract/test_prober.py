@@ -59,7 +59,7 @@ async def probing(
 
 async def until(look: Callable[[], bool], timeout_s: float = 10.0) -> None:
     async with asyncio.timeout(timeout_s):
-        while not look():  # noqa: ASYNC110 - what is looked at lies partly in other processes
+        while not look():
             await asyncio.sleep(0.02)
 
 

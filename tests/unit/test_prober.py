@@ -57,7 +57,7 @@ def after_canary(api: Api, canary: Canary = CANARY) -> ProbeReport:
         prober = Prober(probe, "k", exchange=api, interval_s=0.01)
         task = asyncio.create_task(prober.run())
         async with asyncio.timeout(10):
-            while not (prober.report().warmed or prober.report().failed):  # noqa: ASYNC110 - plain polling
+            while not (prober.report().warmed or prober.report().failed):
                 await asyncio.sleep(0.005)
         report = prober.report()
         task.cancel()
@@ -139,7 +139,7 @@ def test_a_frozen_api_of_an_adopted_rank_gets_its_pulse_all_the_same() -> None:
         prober = Prober(Probe(Address("127.0.0.1", 8100), "tiny"), exchange=api, warmed=True, interval_s=0.01)
         task = asyncio.create_task(prober.run())
         async with asyncio.timeout(10):
-            while not api.asked:  # noqa: ASYNC110 - plain polling
+            while not api.asked:
                 await asyncio.sleep(0.005)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -49,7 +49,7 @@ async def look(gang: Gang) -> Counters:
 
 async def until(wanted: Callable[[], bool], timeout_s: float) -> None:
     async with asyncio.timeout(timeout_s):
-        while not wanted():  # noqa: ASYNC110 - what is looked at lies in other processes
+        while not wanted():
             await asyncio.sleep(0.05)
 
 
