@@ -72,7 +72,7 @@ class Rank:
         return found
 
     def segments(self) -> set[Path]:
-        """Files in /dev/shm that the rank maps now; by inode, because glibc renames a semaphore it has mapped."""
+        """Files in /dev/shm that the rank maps now; by inode: glibc renames a semaphore it has mapped."""
         mapped = set()
         for pid in self.pids().values():
             with suppress(OSError):
