@@ -25,6 +25,7 @@ from sparkd.records.report import (
     RefusalCode,
     Report,
     ReportAnswer,
+    Sample,
     Welcome,
 )
 from sparkd_agent.config import AgentConfig
@@ -96,6 +97,7 @@ class Agent:
         self._events: list[AgentEvent] = []
         self._follow_at: dict[str, tuple[int, int]] = {}
         self._saved_exits: set[tuple[str, int]] = set()
+        self._baseline_bytes = ledger.baseline_bytes()
         fences = ledger.fences()
         self._core = Core(
             boot=procfs.boot_id(),
@@ -143,7 +145,7 @@ class Agent:
         return any(ref is not None and self._procfs.alive(ref) for ref in (handle.shim, handle.leader))
 
     async def look_after_ranks(self) -> None:
-        """Once a beat: read new log lines and judge progress. Until cancelled; asleep while there is no rank."""
+        """Once a beat: read new log lines, judge progress. Until cancelled; asleep while there is no rank."""
         while True:
             await self._occupied.wait()
             await asyncio.sleep(self._limits.beat_s)
@@ -202,6 +204,7 @@ class Agent:
         """The next report, and the outbox rows that it carries."""
         now = self._clock.now()
         outbox = self._ledger.outbox()
+        sample = take_sample()
         events, self._events = self._events, []
         report = Report(
             caller=self.caller(),
@@ -210,7 +213,8 @@ class Agent:
             applied=self.accepted(),
             refusals=tuple(self._core.refusals.values()),
             ranks=tuple(rank.report() for rank in self._running.values()),
-            sample=take_sample(),
+            sample=sample,
+            baseline_bytes=self._baseline(sample),
             events=tuple(events),
             exits=tuple(row.exit for row in outbox if row.exit is not None),
             results=tuple(row.result for row in outbox if row.result is not None),
@@ -228,6 +232,12 @@ class Agent:
         gone = frozenset(rank.name for rank in report.ranks if rank.state == "gone")
         if gone:
             self._apply(GoneTold(gone))
+
+    def _baseline(self, sample: Sample) -> int | None:
+        """MemAvailable when last no rank existed here; written down when one is started."""
+        if not self._core.ranks and sample.memory is not None:
+            self._baseline_bytes = sample.memory.available
+        return self._baseline_bytes
 
     def _followed_lines(self) -> tuple[LogChunk, ...]:
         document = self._core.document
@@ -288,6 +298,11 @@ class Agent:
             how(rank)
 
     async def _answer(self, task: Task) -> None:
+        if task.kind == "canary":
+            rank = self._running.get(str(task.args.get("rank")))
+            if rank is not None:
+                rank.ask_pulse()
+            return  # its answer is the proof's age in the next reports
         result = await asyncio.to_thread(answer, task, self.config, self.ranks_dir)
         self._save(lambda: self._ledger.post(result))
         self.urgent.set()
@@ -299,7 +314,7 @@ class Agent:
             self._refuse(spec, "engine", f"this node has no engine at {where}")
             return
         try:
-            self._ledger.intend(spec)
+            self._ledger.intend(spec, self._baseline_bytes)
         except sqlite3.Error as error:
             self._refuse(spec, "ledger", f"the intent cannot be written: {error}")
             return

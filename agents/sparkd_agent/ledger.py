@@ -85,7 +85,8 @@ class Ledger:
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         if version > VERSION:
             raise StateTooNew(
-                f"the ledger {path} has version {version}, this agent knows {VERSION}: install the newer agent"
+                f"the ledger {path} has version {version}, this agent knows {VERSION}; "
+                "install the newer agent"
             )
         while version < VERSION:
             self._db.executescript(
@@ -127,8 +128,11 @@ class Ledger:
 
     # Ranks.
 
-    def intend(self, spec: RankSpec) -> None:
-        """Before anything of the rank exists. Secrets are left out: they come again with a document."""
+    def intend(self, spec: RankSpec, baseline_bytes: int | None = None) -> None:
+        """Before anything of the rank exists. Secrets are left out: they come again with a document.
+
+        `baseline_bytes` is the node's MemAvailable while no rank existed.
+        """
         body = msgspec.json.encode(replace(spec, secrets={}))
         digest = hashlib.sha256(body).hexdigest()
         with self._db:
@@ -139,9 +143,18 @@ class Ledger:
                 (spec.name, body, digest, spec.runtime, self._boot),
             )
             self._db.execute(
-                "UPDATE deployment SET descriptor = ? WHERE name = ?",
-                (msgspec.json.encode(spec.descriptor), spec.deployment),
+                "UPDATE deployment SET descriptor = ?, baseline_bytes = ? WHERE name = ?",
+                (msgspec.json.encode(spec.descriptor), baseline_bytes, spec.deployment),
             )
+
+    def baseline_bytes(self) -> int | None:
+        """What was noted with the newest rank of this boot; None after a reboot."""
+        query = (
+            "SELECT baseline_bytes FROM rank JOIN deployment ON deployment.name = spec ->> '$.deployment'"
+            " WHERE boot = ? ORDER BY rank.rowid DESC LIMIT 1"
+        )
+        row = self._db.execute(query, (self._boot,)).fetchone()
+        return None if row is None else row[0]
 
     def started(self, name: str, pid: int | None, starttime: int | None) -> None:
         self._db.execute(

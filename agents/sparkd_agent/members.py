@@ -7,9 +7,10 @@ before.
 
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
-from sparkd_agent.procfs import ProcessRef, ProcFs, Stat
+from sparkd_agent.procfs import FOLDER_VARIABLE, ProcessRef, ProcFs, Stat
 from sparkd_agent.runtime.base import RankHandle
 
 _STDOUT_AND_STDERR: Final = (1, 2)
@@ -20,6 +21,7 @@ class Marks:
     """Everything by which processes of one rank are known. `seen` are those of the last look."""
 
     name: str
+    folder: str
     shim: ProcessRef | None
     leader: ProcessRef | None
     pipes: tuple[int, ...]
@@ -27,7 +29,7 @@ class Marks:
 
     @classmethod
     def of(cls, handle: RankHandle) -> "Marks":
-        return cls(handle.name, handle.shim, handle.leader, handle.pipes)
+        return cls(handle.name, str(Path(handle.folder).absolute()), handle.shim, handle.leader, handle.pipes)
 
 
 class RankMembers:
@@ -58,7 +60,7 @@ class RankMembers:
             if (
                 stat.ref in marks.seen
                 or _in_session(procfs, marks, stat)
-                or (thorough and procfs.rank_name(pid) == marks.name)
+                or (thorough and _is_marked(procfs, marks, pid))
             ):
                 found[pid] = stat
         living = [stat for stat in found.values() if not self._spared(stat) and not stat.ended]
@@ -80,11 +82,18 @@ class RankMembers:
             or stat.ref == marks.leader
             or _descends(procfs, stat, marks.shim)
             or _in_session(procfs, marks, stat)
-            or procfs.rank_name(pid) == marks.name
+            or _is_marked(procfs, marks, pid)
         )
 
     def _spared(self, stat: Stat) -> bool:
         return stat.pid == self._own_pid or stat.ref == self._marks.shim
+
+
+def _is_marked(procfs: ProcFs, marks: Marks, pid: int) -> bool:
+    """By its environment. The name alone would hit another local set's rank on the same machine."""
+    if procfs.rank_name(pid) != marks.name:
+        return False
+    return procfs.environ_value(pid, FOLDER_VARIABLE) == marks.folder
 
 
 def _is(stat: Stat | None, ref: ProcessRef) -> bool:

@@ -66,10 +66,22 @@ class Prober:
         self._limits = wedge.Limits(silence_s=probe.pulse_silence_s, timeout_s=probe.pulse_timeout_s)
         self._pulse = wedge.Pulse(began_at=self._now())
         self._outstanding: asyncio.Task[None] | None = None
+        self._asked = asyncio.Event()
         self._report = ProbeReport(warmed=warmed, detail="waiting for the API")
 
     def report(self) -> ProbeReport:
-        return replace(self._report, proof_age_s=self._pulse.proof_age(self._now()))
+        now = self._now()
+        moved = self._pulse.moved_at
+        return replace(
+            self._report,
+            proof_age_s=self._pulse.proof_age(now),
+            moved_age_s=None if moved is None else max(0.0, now - moved),
+        )
+
+    def ask_pulse(self) -> None:
+        """A proof is wanted now; it shows in the next reports."""
+        self._pulse = wedge.asked(self._pulse, self._now())
+        self._asked.set()
 
     async def run(self) -> None:
         """Ends by itself only when a canary or warm-up failed."""
@@ -194,7 +206,9 @@ class Prober:
     async def _rest(self) -> None:
         """Until the next look, or until the pulse is answered."""
         if self._outstanding is None:
-            await asyncio.sleep(self._interval_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), self._interval_s)
+            self._asked.clear()
             return
         await asyncio.wait({self._outstanding}, timeout=self._interval_s)
         if self._outstanding.done():

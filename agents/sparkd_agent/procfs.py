@@ -14,6 +14,8 @@ TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 RANK_VARIABLE: Final = "SPARKD_RANK"
+FOLDER_VARIABLE: Final = "SPARKD_RANK_FOLDER"
+"""Tells apart ranks of one name on one machine: several agents may run there (local sets, containers)."""
 """In the environment of every process of a rank. `setproctitle` overwrites the memory that
 `/proc/PID/environ` shows, so vLLM's titled processes do *not* show it; their children do."""
 

@@ -114,6 +114,11 @@ class RunningRank:
     def terminate(self, grace_s: float, reason: str) -> None:
         self._supervisor.terminate(grace_s, reason)
 
+    def ask_pulse(self) -> None:
+        """A proof is wanted now, because a node of the gang is silent."""
+        if self._prober is not None:
+            self._prober.ask_pulse()
+
     def look(self) -> None:
         """Take in what the rank did since the last look. Cheap when it did nothing."""
         view = self.view

@@ -26,6 +26,8 @@ def answer(task: Task, config: AgentConfig, ranks: Path) -> TaskResult:
                 result = _files(task.args, config)
             case "log":
                 result = _log(task.args, ranks)
+            case "evict":
+                result = _evict(config)
             case _:
                 return TaskResult(
                     task.id, ok=False, error=f"this agent does not know tasks of kind {task.kind}"
@@ -108,6 +110,17 @@ def candidate_paths(model: dict[str, Any], roots: tuple[str, ...]) -> tuple[Path
         return tuple(Path(root) / path for root in roots)
     folder = "models--" + str(model["id"]).replace("/", "--")
     return tuple(Path(root) / folder / "snapshots" / str(model["revision"]) for root in roots)
+
+
+# evict -----------------------------------------------------------------------------------------------
+
+
+def _evict(config: AgentConfig, control: Path = Path("/proc/sys/vm/drop_caches")) -> dict[str, Any]:
+    """Drop the page cache of the node. Needs root; not on a machine that a local set shares with others."""
+    if config.local:
+        raise PermissionError("a local set leaves the machine's page cache alone")
+    control.write_text("1\n")
+    return {"evicted": True}
 
 
 # log -------------------------------------------------------------------------------------------------

@@ -9,15 +9,18 @@ from typing import Any, TypeVar
 
 from sparkd.clock import Clock, Instant
 from sparkd.coordinator.events import EventLog
+from sparkd.coordinator.keys import VARIABLE as API_KEY_VARIABLE
+from sparkd.coordinator.pulse import SendPulse, send_pulse
 from sparkd.coordinator.store import Changes, Store
 from sparkd.errors import Unavailable
 from sparkd.fleet import machine
 from sparkd.fleet.state import Commands, ErrandDone, Fleet, NodeSaid, Superseded, Told
-from sparkd.gang.state import PendingTask, Say, WriteIncident
+from sparkd.gang.state import PendingTask, PulseEndpoint, Say, WriteIncident
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.document import Document, Follow, Revision
 from sparkd.records.event import Event
 from sparkd.records.intent import Intent
+from sparkd.records.rank import Probe
 from sparkd.records.report import Caller, Hello, LogChunk, Report, ReportAnswer, TaskResult, Welcome
 
 log = logging.getLogger("sparkd.coordinator")
@@ -41,6 +44,7 @@ class Reconciler:
         *,
         limits: Defaults = DEFAULTS,
         on_superseded: Callable[[str], None] = lambda _: None,
+        pulse: SendPulse = send_pulse,
     ) -> None:
         self.fleet = fleet
         self.events = EventLog(store.events())
@@ -48,6 +52,8 @@ class Reconciler:
         self._clock = clock
         self._limits = limits
         self._on_superseded = on_superseded
+        self._pulse = pulse
+        self._pulses: dict[str, asyncio.Task[None]] = {}
         self._event_number = 0
         self._polls: dict[str, set[asyncio.Event]] = {}
         self._errands: dict[str, asyncio.Future[TaskResult]] = {}
@@ -143,6 +149,26 @@ class Reconciler:
         wanted = rest if offset is None else (*rest, Follow(rank, offset))
         self._apply(lambda fleet, _: (machine.follow(fleet, node, wanted), (), None))
 
+    def _begin_pulse(self, deployment: str, probe: Probe) -> None:
+        if deployment not in self._pulses:
+            self._pulses[deployment] = asyncio.get_running_loop().create_task(
+                self._do_pulse(deployment, probe)
+            )
+
+    async def _do_pulse(self, deployment: str, probe: Probe) -> None:
+        specs = self.fleet.gangs[deployment].record.specs
+        key = specs[0].secrets.get(API_KEY_VARIABLE) if specs else None
+        try:
+            if await self._pulse(probe, key):
+                self._apply(
+                    lambda fleet, now: (
+                        *machine.endpoint_answered(fleet, deployment, now, self._limits),
+                        None,
+                    )
+                )
+        finally:
+            del self._pulses[deployment]
+
     # Time.
 
     async def run(self) -> None:
@@ -158,6 +184,8 @@ class Reconciler:
         """Answer every waiting poll and end every stream."""
         self._closing = True
         self.events.close()
+        for pulse in self._pulses.values():
+            pulse.cancel()
         for waiting in self._polls.values():
             for wake in waiting:
                 wake.set()
@@ -241,6 +269,8 @@ class Reconciler:
                 future = self._errands.get(command.result.id)
                 if future is not None and not future.done():
                     future.set_result(command.result)
+            elif isinstance(command, Told) and isinstance(command.command, PulseEndpoint):
+                self._begin_pulse(command.deployment, command.command.probe)
         if new.documents is not old.documents:
             for node, document in new.documents.items():
                 if old.documents.get(node) is not document:

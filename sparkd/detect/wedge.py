@@ -74,6 +74,8 @@ class Pulse:
     compiled_at: float | None = None
     """Until when a compiler excuses the outstanding pulse."""
     stopped: tuple[Stopped, ...] = ()
+    asked_at: float | None = None
+    """Somebody wants a proof younger than this."""
 
     def proof_age(self, now: float) -> float | None:
         return None if self.proof_at is None else max(0.0, now - self.proof_at)
@@ -120,6 +122,11 @@ def sent(pulse: Pulse, now: float) -> Pulse:
 def answered(pulse: Pulse, now: float) -> Pulse:
     """At least one token came back."""
     return _proved(replace(pulse, sent_at=None), now)
+
+
+def asked(pulse: Pulse, now: float) -> Pulse:
+    """A proof is wanted now, because a node of the gang is silent."""
+    return replace(pulse, asked_at=now)
 
 
 def failed(pulse: Pulse, why: str, now: float) -> Pulse:
@@ -208,6 +215,8 @@ def _due(pulse: Pulse, now: float, limits: Limits) -> SendPulse | None:
     for process in pulse.stopped:
         if pulse.proof_at <= process.since:
             return SendPulse(f"{process.who} is stopped")
+    if pulse.asked_at is not None and pulse.proof_at < pulse.asked_at:
+        return SendPulse("a node of the gang is silent")
     if now - pulse.proof_at >= limits.silence_s:
         return SendPulse(_silence(pulse, now))
     return None

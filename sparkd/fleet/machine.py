@@ -22,6 +22,7 @@ from sparkd.fleet.state import Commands, ErrandDone, Fleet, FleetCommand, NodeSa
 from sparkd.gang import machine as gang_machine
 from sparkd.gang.state import (
     Down,
+    EndpointAnswered,
     Exited,
     Gang,
     GangEvent,
@@ -137,6 +138,10 @@ def _welcome(fleet: Fleet, limits: Defaults) -> Welcome:
 
 def tick(fleet: Fleet, now: Instant, limits: Defaults = DEFAULTS) -> Step:
     """Judge silence, the hold and every gang's deadlines."""
+    if fleet.ticked and now.mono - fleet.ticked > limits.stall_s:
+        # It was this process that did not listen: what the nodes said meanwhile is still to be read.
+        fleet = replace(fleet, silence_from=now.mono)
+    fleet = replace(fleet, ticked=now.mono)
     fleet, commands = _settle_hold(fleet, now, limits)
     for node in tuple(fleet.nodes.values()):
         fleet, more = _note_contact(fleet, node, now, limits)
@@ -149,7 +154,7 @@ def tick(fleet: Fleet, now: Instant, limits: Defaults = DEFAULTS) -> Step:
 
 
 def _note_contact(fleet: Fleet, node: Node, now: Instant, limits: Defaults) -> Step:
-    state = contact(node, now, fleet.hold_ended if not fleet.holding else now.mono, limits)
+    state = contact(node, now, fleet.silence_from if not fleet.holding else now.mono, limits)
     if state == node.state:
         return fleet, ()
     quiet = now.mono - node.heard if node.heard is not None else 0.0
@@ -168,7 +173,7 @@ def _settle_hold(fleet: Fleet, now: Instant, limits: Defaults) -> Step:
     complete = bool(fleet.enrolled) and fleet.enrolled <= greeted
     if not complete and now.mono - fleet.started < limits.startup_hold_s:
         return fleet, ()
-    fleet = publish(replace(fleet, holding=False, hold_ended=now.mono))
+    fleet = publish(replace(fleet, holding=False, silence_from=now.mono))
     missing = sorted(fleet.enrolled - greeted)
     reason = "every enrolled node has said hello" if not missing else f"no hello from {', '.join(missing)}"
     said = NodeSaid("", f"the hold of the start is over: {reason}", kind="coordinator")
@@ -213,6 +218,13 @@ def down(fleet: Fleet, name: str, now: Instant, limits: Defaults = DEFAULTS) -> 
     _check_ready_for_people(fleet)
     _known(fleet, name)
     return _step_gangs(fleet, [(name, Down())], now, limits)
+
+
+def endpoint_answered(fleet: Fleet, name: str, now: Instant, limits: Defaults = DEFAULTS) -> Step:
+    """A pulse that the coordinator itself sent to a deployment's endpoint brought a token."""
+    if name not in fleet.gangs:
+        return fleet, ()
+    return _step_gangs(fleet, [(name, EndpointAnswered())], now, limits)
 
 
 def restart(fleet: Fleet, name: str, generation: int, now: Instant, limits: Defaults = DEFAULTS) -> Step:
@@ -270,7 +282,7 @@ def world_of(fleet: Fleet, name: str) -> World:
             if other_name != name and node.existing(other_name):
                 occupied[node.id] = other_name
     ports = frozenset(other.record.api_port for other in others)
-    return World(fleet.nodes, occupied, ports, fleet.planner)
+    return World(fleet.nodes, occupied, ports, fleet.planner, fleet.silence_from)
 
 
 def _step_gangs(

@@ -46,6 +46,7 @@ class Node:
     applied: Revision = NOTHING_YET
     published: Revision = NOTHING_YET
     sample: Sample | None = None
+    baseline_bytes: int | None = None
     clock_offset_s: float = 0.0
     """Coordinator's wall clock minus the node's, from the beat with the smallest round trip."""
     clock_error_s: float = float("inf")
@@ -112,6 +113,7 @@ def hear(node: Node, report: Report, now: Instant) -> Node:
         generations=generations,
         applied=max(node.applied, report.applied),
         sample=report.sample or node.sample,
+        baseline_bytes=report.baseline_bytes,
         clock_offset_s=offset,
         clock_error_s=error,
     )

@@ -18,49 +18,73 @@ class Placement:
 
 
 def place(
-    ranks: int, names: tuple[str, ...], nodes: Mapping[str, Node], occupied: Mapping[str, str]
+    ranks: int,
+    names: tuple[str, ...],
+    nodes: Mapping[str, Node],
+    occupied: Mapping[str, str],
+    keep: tuple[str, ...] = (),
 ) -> Placement:
     """Take the nodes named, in that order, else the first free undrained nodes by name.
 
-    `occupied` maps a node id to the other deployment that is on it.
+    `occupied` maps a node id to the other deployment that is on it. `keep` are the ids of the last
+    generation: each stays in its place if it can, and a spare takes the place of the node it replaces, so
+    that rank 0 and the endpoint move only when rank 0's node is lost.
     """
-    if names:
-        return _place_named(ranks, names, nodes, occupied)
-    able = [node for node in sorted(nodes.values(), key=lambda n: n.name) if not node.drained]
-    free = [node for node in able if node.in_contact and node.id not in occupied]
-    if len(free) >= ranks:
-        return Placement(nodes=tuple(node.id for node in free[:ranks]))
-    if len(nodes) < ranks:
-        return Placement(missing=f"{ranks} nodes are needed and {len(nodes)} are enrolled", hopeless=True)
-    states = ", ".join(f"{n.name} {_why_not(n, occupied)}" for n in nodes.values() if n not in free)
-    return Placement(missing=f"{ranks} free nodes (now {len(free)}; {states})")
+    problem = _hopeless(ranks, names, nodes)
+    if problem:
+        return Placement(missing=problem, hopeless=True)
+    found = [_named(name, nodes) for name in names] if names else sorted(nodes.values(), key=lambda n: n.name)
+    pool = [node for node in found if node is not None]
+    fit = [node.id for node in pool if _why_not(node, occupied) is None]
+    places: list[str | None] = [node_id if node_id in fit else None for node_id in keep[:ranks]]
+    places += [None] * (ranks - len(places))
+    spares = iter([node_id for node_id in fit if node_id not in places])
+    filled = [place if place is not None else next(spares, None) for place in places]
+    if all(place is not None for place in filled):
+        return Placement(nodes=tuple(place for place in filled if place is not None))
+    return _missing(ranks, pool, fit, occupied, keep[:ranks])
 
 
-def _place_named(
-    ranks: int, names: tuple[str, ...], nodes: Mapping[str, Node], occupied: Mapping[str, str]
-) -> Placement:
-    if len(names) < ranks:
-        return Placement(missing=f"{ranks} nodes are needed and {len(names)} are named", hopeless=True)
-    chosen: list[Node] = []
+def _hopeless(ranks: int, names: tuple[str, ...], nodes: Mapping[str, Node]) -> str:
     for name in names:
-        node = next((n for n in nodes.values() if name in (n.name, n.id)), None)
-        if node is None:
-            known = ", ".join(sorted(n.name for n in nodes.values())) or "none"
-            missing = f"no enrolled node is called {name!r} (enrolled: {known})"
-            return Placement(missing=missing, hopeless=True)
-        chosen.append(node)
-    fit = [node for node in chosen if node.in_contact and node.id not in occupied and not node.drained]
-    if len(fit) >= ranks:
-        return Placement(nodes=tuple(node.id for node in fit[:ranks]))
-    absent = next(node for node in chosen if node not in fit)
-    return Placement(missing=f"node {absent.name}: it {_why_not(absent, occupied)}", node=absent.id)
+        if _named(name, nodes) is None:
+            known = ", ".join(sorted(node.name for node in nodes.values())) or "none"
+            return f"no enrolled node is called {name!r} (enrolled: {known})"
+    if names and len(names) < ranks:
+        return f"{ranks} nodes are needed and {len(names)} are named"
+    if len(nodes) < ranks:
+        return f"{ranks} nodes are needed and {len(nodes)} are enrolled"
+    return ""
 
 
-def _why_not(node: Node, occupied: Mapping[str, str]) -> str:
+def _named(name: str, nodes: Mapping[str, Node]) -> Node | None:
+    return next((node for node in nodes.values() if name in (node.name, node.id)), None)
+
+
+def _missing(
+    ranks: int,
+    pool: list[Node],
+    fit: list[str],
+    occupied: Mapping[str, str],
+    keep: tuple[str, ...],
+) -> Placement:
+    """Name what is waited for: the node that was there before, the one node that is away, or how many."""
+    unfit = [node for node in pool if node.id not in fit]
+    before = [node for node in unfit if node.id in keep]
+    if len(before) == 1 or len(unfit) == 1:
+        absent = before[0] if len(before) == 1 else unfit[0]
+        return Placement(missing=f"node {absent.name}: it {_why_not(absent, occupied)}", node=absent.id)
+    states = ", ".join(f"{node.name} {_why_not(node, occupied)}" for node in unfit)
+    return Placement(missing=f"{ranks} free nodes (now {len(fit)}; {states})")
+
+
+def _why_not(node: Node, occupied: Mapping[str, str]) -> str | None:
     if node.drained:
         return "is drained"
     if node.id in occupied:
         return f"runs {occupied[node.id]}"
     if not node.greeted:
         return "has not said hello"
-    return f"is {node.state}"
+    if not node.in_contact:
+        return f"is {node.state}"
+    return None

@@ -25,7 +25,9 @@ class Fleet:
     errands: tuple[PendingTask, ...] = ()
     """Questions to nodes that no gang asked: logs, facts."""
     holding: bool = True
-    hold_ended: float = 0.0
+    silence_from: float = 0.0
+    """Silence counts from here at the earliest: the end of the hold, or of a stall of this very process."""
+    ticked: float = 0.0
     planner: Planner | None = None
 
 

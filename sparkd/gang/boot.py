@@ -6,7 +6,7 @@ from typing import Any
 from sparkd.errors import SparkdError
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.placement import place
-from sparkd.gang import recovery
+from sparkd.gang import recovery, silence
 from sparkd.gang.budget import refill_after_s
 from sparkd.gang.state import PendingTask
 from sparkd.gang.turn import Turn
@@ -34,8 +34,8 @@ def pending(turn: Turn) -> None:
     """Wait for named nodes or a person; go on when enough nodes are there and nothing old is left on them."""
     record = turn.record
     ranks = rank_count(record.intent.profile)
-    names = record.nodes or record.intent.nodes
-    placement = place(ranks, names, turn.world.nodes, turn.world.occupied)
+    names = record.intent.nodes
+    placement = place(ranks, names, turn.world.nodes, turn.world.occupied, keep=record.nodes)
     if placement.hopeless:
         _fail(turn, placement.missing, Verdict("NODES_MISSING", Severity.BLOCK, placement.missing))
         return
@@ -243,9 +243,9 @@ def _commit(turn: Turn, nodes: tuple[Node, ...], paths: dict[str, str]) -> None:
         "launching",
         f"generation {generation} on {', '.join(node.name for node in nodes)}",
         specs=launch.specs,
-        verdicts=launch.verdicts,
+        verdicts=(*turn.gang.carried, *launch.verdicts),
     )
-    turn.change(launched_at=turn.now.mono, exits=(), ready_since=None)
+    turn.change(launched_at=turn.now.mono, exits=(), ready_since=None, carried=(), proof_asked=None)
 
 
 def _fail(turn: Turn, reason: str, *verdicts: Verdict) -> None:
@@ -259,6 +259,10 @@ def _fail(turn: Turn, reason: str, *verdicts: Verdict) -> None:
 def booting(turn: Turn) -> None:
     """Follow the ranks up; a fall, a wrong canary or a phase without progress ends the attempt."""
     if recovery.fell(turn):
+        return
+    lost = silence.lost_while_booting(turn)
+    if lost is not None:
+        recovery.begin_fall(turn, lost, _lost(turn, lost), cause="NODE_LOST")
         return
     reports = [turn.report(rank) for rank in range(len(turn.record.specs))]
     _note_progress(turn, reports)
@@ -355,10 +359,19 @@ def ready(turn: Turn) -> None:
     if recovery.fell(turn):
         return
     head = turn.report(0)
-    if head is not None and head.probe is not None and head.probe.wedged:
+    if head is not None and head.probe is not None and head.probe.wedged and _in_contact(turn, 0):
         recovery.begin_fall(turn, 0, f"the engine is frozen: {head.probe.wedged}", cause="ENGINE_WEDGED")
         return
-    away = [turn.name_of(n) for n in turn.record.nodes if not _in_contact(turn, n)]
+    lost = silence.lost_while_serving(turn)
+    if lost is not None:
+        recovery.begin_fall(turn, lost, _lost(turn, lost), cause="NODE_LOST")
+        return
+    if silence.overdue(turn):
+        reason = "rank 0's agent is away, and the endpoint has answered no pulse for the whole bound"
+        recovery.begin_fall(turn, 0, reason, cause="ENGINE_WEDGED")
+        return
+    members = range(len(turn.record.nodes))
+    away = [turn.name_of(turn.record.nodes[rank]) for rank in members if not _in_contact(turn, rank)]
     conditions = ("unsupervised",) if away else ()
     if conditions != turn.gang.conditions:
         turn.change(conditions=conditions)
@@ -370,6 +383,11 @@ def ready(turn: Turn) -> None:
         turn.say("budget", "ready for long enough: the restart budget is full again")
 
 
-def _in_contact(turn: Turn, node_id: str) -> bool:
-    node = turn.world.nodes.get(node_id)
+def _in_contact(turn: Turn, rank: int) -> bool:
+    node = turn.world.nodes.get(turn.record.nodes[rank])
     return node is not None and node.in_contact
+
+
+def _lost(turn: Turn, rank: int) -> str:
+    name = turn.name_of(turn.record.nodes[rank])
+    return f"node {name} is lost: no word from its agent, and no proof that its rank computes"

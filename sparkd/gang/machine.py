@@ -22,6 +22,7 @@ from sparkd.gang.budget import Budget
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import (
     Down,
+    EndpointAnswered,
     Exited,
     Gang,
     GangCommand,
@@ -55,7 +56,13 @@ def restore(record: GangRecord, now: Instant) -> Gang:
 
     A preflight has left nothing behind, so it starts over; every other phase goes on from what the nodes say.
     """
-    gang = Gang(record, phase_since=now.mono, progress_at=now.mono, stop_since=now.mono)
+    gang = Gang(
+        record,
+        phase_since=now.mono,
+        progress_at=now.mono,
+        stop_since=now.mono,
+        restored_at=now.mono,
+    )
     if record.phase == "preflight":
         turn = Turn(gang, World({}), now)
         turn.enter("pending", "the coordinator restarted during the preflight")
@@ -81,6 +88,8 @@ def step(
             boot.note_task(turn, node, result)
         case Reported(node):
             recovery.note_report(turn, node)
+        case EndpointAnswered():
+            turn.change(endpoint_proof=now.mono)
         case Tick():
             pass
     _advance(turn)

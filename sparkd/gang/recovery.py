@@ -4,17 +4,19 @@ from typing import Literal
 
 from sparkd.gang.budget import Policy, RetryClass, allowance
 from sparkd.gang.causes import classify
+from sparkd.gang.memory import Returned, returned
 from sparkd.gang.record import Fall
 from sparkd.gang.state import Gang, WriteIncident
 from sparkd.gang.turn import Turn
 from sparkd.records.names import parse_rank_name
+from sparkd.records.rank import MemoryNeed
 from sparkd.records.report import Exit, RankReport
 from sparkd.records.verdict import Severity, Verdict
 
 _SAME_FALL_S = 5.0
 """Deaths of two ranks closer than this belong to one fall (design §8)."""
 
-_OWN_CAUSES = frozenset({"CANARY_FAILED", "ENGINE_WEDGED", "BOOT_STALLED", "START_REFUSED"})
+_OWN_CAUSES = frozenset({"CANARY_FAILED", "ENGINE_WEDGED", "BOOT_STALLED", "START_REFUSED", "NODE_LOST"})
 """Judged by the gang, not read from a process's end: no later exit explains them better."""
 
 
@@ -179,6 +181,9 @@ def begin_recovering(turn: Turn, reason: str, delay_s: float) -> None:
         unproven=frozenset(),
         stop_since=turn.now.mono,
         retry_at=turn.now.mono + delay_s,
+        memory_since=None,
+        memory_back_since=None,
+        evicted=False,
         conditions=(),
     )
 
@@ -301,7 +306,71 @@ def recovering(turn: Turn) -> None:
     if retry_at is not None and turn.now.mono < retry_at:
         turn.wait("the back-off to end", "the next generation starts", deadline=retry_at)
         return
+    if not _memory_is_back(turn):
+        return
     turn.enter("pending", f"nothing is left of generation {turn.record.generation}")
+
+
+def _memory_is_back(turn: Turn) -> bool:
+    """The gate of `memory.py`, over all nodes in contact and over time."""
+    if turn.gang.memory_since is None:
+        turn.change(memory_since=turn.now.mono)
+    since = turn.gang.memory_since or turn.now.mono
+    short: list[tuple[str, Returned]] = []
+    for spec, node_id in zip(turn.record.specs, turn.record.nodes, strict=True):
+        node = turn.world.nodes.get(node_id)
+        if node is not None and node.in_contact:
+            judged = returned(node, spec.memory)
+            if not judged.back:
+                short.append((node_id, judged))
+    need = turn.record.specs[0].memory if turn.record.specs else MemoryNeed()
+    if not short:
+        back_since = turn.gang.memory_back_since
+        if back_since is None:
+            turn.change(memory_back_since=turn.now.mono)
+            back_since = turn.now.mono
+        if turn.now.mono - back_since >= need.hold_s:
+            return True
+        turn.wait(
+            "the memory to stay returned", "the next generation starts", deadline=back_since + need.hold_s
+        )
+        return False
+    turn.change(memory_back_since=None)
+    deadline = since + need.timeout_s
+    node_id, first = short[0]
+    if turn.now.mono < deadline:
+        if not turn.gang.evicted and turn.now.mono - since >= need.timeout_s / 2:
+            turn.change(evicted=True)
+            for other, _ in short:
+                turn.ask("evict", other, {}, turn.limits.preflight_s)
+        then = "it starts with a warning if that is enough all the same, else the node needs a reboot"
+        turn.wait(f"memory to be returned: {first.short}", then, node=node_id, deadline=deadline)
+        return False
+    return _trapped(turn, short)
+
+
+def _trapped(turn: Turn, short: list[tuple[str, Returned]]) -> bool:
+    """The time is over. What the plan needs may be there all the same; else only a reboot helps."""
+    verdicts = tuple(
+        Verdict(
+            "TRAPPED_UMA",
+            Severity.WARN if judged.enough else Severity.BLOCK,
+            "memory was not returned after the last generation",
+            evidence=judged.short,
+            cause="the driver has not given back what the old rank held",
+            remedy="reboot that node" if not judged.enough else "reboot that node when it suits you",
+            node=turn.name_of(node_id),
+        )
+        for node_id, judged in short
+    )
+    if all(judged.enough for _, judged in short):
+        turn.say("memory", f"starting with less memory than before: {short[0][1].short}", node=short[0][0])
+        turn.change(carried=verdicts)
+        return True
+    names = ", ".join(turn.name_of(node_id) for node_id, judged in short if not judged.enough)
+    turn.write(verdicts=(*turn.record.verdicts, *verdicts))
+    begin_stopping(turn, f"reboot needed on {names}: {short[0][1].short}", ending="failed")
+    return False
 
 
 def stopping(turn: Turn) -> None:

@@ -7,8 +7,8 @@ from sparkd.fleet.nodes import Node
 from sparkd.gang.record import Fall, GangRecord
 from sparkd.records.document import Task
 from sparkd.records.intent import Intent
-from sparkd.records.rank import RankSpec
-from sparkd.records.report import Exit, RankReport, TaskResult
+from sparkd.records.rank import Probe, RankSpec
+from sparkd.records.report import Exit, TaskResult
 from sparkd.records.verdict import Verdict
 
 
@@ -57,6 +57,17 @@ class Gang:
     ports_skipped: frozenset[int] = frozenset()
     """Found taken during the present preflight."""
     ready_since: float | None = None
+    restored_at: float = 0.0
+    """When this coordinator took the gang over from an earlier life; 0 for one it began itself."""
+    endpoint_proof: float | None = None
+    """When the endpoint last answered a pulse of our own."""
+    proof_asked: float | None = None
+    memory_since: float | None = None
+    """When the memory-returned gate began to wait."""
+    memory_back_since: float | None = None
+    evicted: bool = False
+    carried: tuple[Verdict, ...] = ()
+    """Warnings that the next launch goes with."""
     exits: tuple[Exit, ...] = ()
     """Of the present generation, as reported."""
 
@@ -113,7 +124,12 @@ class Tick:
     """Time has passed, or something in the world changed."""
 
 
-GangEvent = Up | Down | Restart | Reported | Exited | TaskDone | Tick
+@dataclass(frozen=True, slots=True)
+class EndpointAnswered:
+    """A pulse that the coordinator sent itself came back with a token."""
+
+
+GangEvent = Up | Down | Restart | Reported | Exited | TaskDone | EndpointAnswered | Tick
 
 
 # What it asks for. -----------------------------------------------------------------------------------
@@ -137,7 +153,14 @@ class WriteIncident:
     verdicts: tuple[Verdict, ...] = ()
 
 
-GangCommand = Say | WriteIncident
+@dataclass(frozen=True, slots=True)
+class PulseEndpoint:
+    """Send a pulse to rank 0's API from here: its agent cannot be asked."""
+
+    probe: Probe
+
+
+GangCommand = Say | WriteIncident | PulseEndpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +186,5 @@ class World:
     api_ports: frozenset[int] = frozenset()
     """Of other deployments."""
     planner: Planner | None = None
-
-    def named(self, name: str) -> Node | None:
-        return next((node for node in self.nodes.values() if name in (node.name, node.id)), None)
-
-
-def report_of(world: World, gang: Gang, rank: int) -> RankReport | None:
-    """What the node of a rank of the present generation last said about it."""
-    node = world.nodes.get(gang.record.nodes[rank])
-    return node.reports.get(gang.record.specs[rank].name) if node else None
+    silence_counts_from: float = 0.0
+    """The end of the coordinator's hold: nobody could be heard before."""

@@ -19,7 +19,7 @@ from sparkd.records.defaults import DEFAULTS, GIB
 from sparkd.records.intent import Descriptor, Intent
 from sparkd.records.names import RankName
 from sparkd.records.plan import Origin, Plan, PlannedArg, PlannedEnv, RankPlan
-from sparkd.records.rank import Address, Canary, Probe, RankSpec, RuntimeName
+from sparkd.records.rank import Address, Canary, MemoryNeed, Probe, RankSpec, RuntimeName
 from sparkd.records.report import EngineFacts, NodeFacts
 from sparkd.records.verdict import Severity, Verdict
 
@@ -157,6 +157,12 @@ def _rank_plan(
         boot_max_s=profile.boot.max_s,
         log_cap_bytes=DEFAULTS.log_segments * DEFAULTS.log_segment_bytes,
         secrets={API_KEY_VARIABLE: api_key} if rank == 0 and api_key is not None else {},
+        memory=MemoryNeed(
+            need_bytes=need_bytes(memory_lines(profile.memory)),
+            margin_bytes=round(profile.memory.returned.margin_gib * GIB),
+            hold_s=profile.memory.returned.hold_s,
+            timeout_s=profile.memory.returned.timeout_s,
+        ),
     )
     return RankPlan(rank, node.id, node.name, node.address, engine.command, args, env, spec)
 

@@ -17,12 +17,18 @@ MIB: Final = 1 << 20
 class Defaults:
     # Contact between coordinator and agents.
     beat_s: float = 1.0
+    stall_s: float = 1.5
+    """A coordinator that has not looked for so long was stalled, and judges no silence from before."""
     tick_s: float = 0.25
     """How often the coordinator looks at its deadlines."""
     lease_s: float = 6.0
     settle_poll_s: float = 0.01
     node_suspect_s: float = 2.0
     node_silent_s: float = 4.0
+    second_path_s: float = 1.5
+    """After `silent`: how long the gang itself has to prove that the node computes. With the 4 s of silence
+    a power cut is known within 6 s."""
+    proof_ask_s: float = 3.0
     hello_retry_s: float = 3.0
     document_poll_s: float = 25.0
     startup_hold_s: float = 10.0

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sparkd.records.defaults import DEFAULTS
 from sparkd.records.intent import Descriptor
 
 RuntimeName = Literal["process", "systemd", "docker"]
@@ -42,6 +43,17 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """What a rank needs of its node, and when memory counts as returned after one has ended."""
+
+    need_bytes: int = 0
+    """Weights, runtime, load spike and reserve together; 0 when the profile does not say."""
+    margin_bytes: int = DEFAULTS.memory_margin_bytes
+    hold_s: float = DEFAULTS.memory_hold_s
+    timeout_s: float = DEFAULTS.memory_timeout_s
+
+
+@dataclass(frozen=True, slots=True)
 class RankSpec:
     """Everything an agent needs to start one rank, except the interpreter: that is the agent's own.
 
@@ -68,3 +80,4 @@ class RankSpec:
     boot_max_s: float = 7200.0
     log_cap_bytes: int = 128 << 20
     secrets: dict[str, str] = field(default_factory=dict)
+    memory: MemoryNeed = field(default_factory=MemoryNeed)

@@ -44,6 +44,8 @@ class ProbeReport:
     """Since the last token that needed every rank; None before the first."""
     wedged: str | None = None
     """Why the engine counts as frozen; None while it does not."""
+    moved_age_s: float | None = None
+    """Since a counter of the engine moved: a completed step, which needs every rank as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,8 @@ class Report:
     results: tuple[TaskResult, ...] = ()
     rtt_s: float | None = None
     """Round trip of the previous report, for the clock offset."""
+    baseline_bytes: int | None = None
+    """MemAvailable when last no rank existed on the node, in this boot; None when that is not known."""
     dropped: int = 0
     """Entries the bounded queue lost since the last acknowledged report."""
 

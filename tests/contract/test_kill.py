@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from sparkd_agent.kill import kill_exactly, kill_pass, survivors
+from sparkd_agent.members import Marks, RankMembers
 from sparkd_agent.procfs import ProcessRef, ProcFs, Stat
 
 PROC = ProcFs()
@@ -69,6 +70,23 @@ def test_a_process_with_the_pid_but_another_start_is_spared(outsider: "subproces
     assert outsider.poll() is None
     assert kill_exactly(PROC, ref)
     assert outsider.wait(10) == -signal.SIGKILL
+
+
+def test_a_rank_of_the_same_name_under_another_agent_is_spared() -> None:
+    """Two local sets on one machine may both run a deployment called `tiny`."""
+    env = {"SPARKD_RANK": "sparkd-tiny-g1-r0", "SPARKD_RANK_FOLDER": "/another/agent/ranks/sparkd-tiny-g1-r0"}
+    other = subprocess.Popen(["sleep", "60"], env=env, start_new_session=True)
+    try:
+        target = RankMembers(ProcFs(), Marks("sparkd-tiny-g1-r0", "/this/agent/ranks/x", None, None, ()))
+        assert kill_pass(target) == []
+        assert other.poll() is None
+        own = RankMembers(ProcFs(), Marks("sparkd-tiny-g1-r0", env["SPARKD_RANK_FOLDER"], None, None, ()))
+        while kill_pass(own):
+            pass
+        assert other.wait(10) == -9
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_a_survivor_is_named_with_state_and_place(outsider: "subprocess.Popen[bytes]") -> None:

@@ -64,6 +64,7 @@ def test_the_rank_has_its_own_environment_and_secrets_are_in_no_argv(tmp_path: P
                 b"FROM_PROFILE=a $b 'c'",
                 b"KEY=s3cret",
                 f"SPARKD_RANK={NAME}".encode(),
+                f"SPARKD_RANK_FOLDER={rank.folder.path}".encode(),
             }
             assert Path(f"/proc/{rank.shim}/environ").read_bytes() == b""
             assert PROC.cmdline(rank.shim)[-1] == NAME

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from sparkd.clock import Instant
 from sparkd.records.document import Document, Revision
 from sparkd.records.intent import Descriptor, Intent
+from sparkd.records.memory import Memory
 from sparkd.records.names import parse_rank_name
-from sparkd.records.rank import Address, RankSpec
+from sparkd.records.rank import Address, MemoryNeed, Probe, RankSpec
 from sparkd.records.report import (
     Caller,
     Exit,
@@ -18,6 +19,7 @@ from sparkd.records.report import (
     RankReport,
     Refusal,
     Report,
+    Sample,
     TaskResult,
 )
 from sparkd_agent.core import machine
@@ -38,6 +40,9 @@ from sparkd_agent.core.state import (
     Terminate,
 )
 
+POOL = 120 << 30
+RANK_BYTES = 80 << 30
+
 
 @dataclass
 class SimRank:
@@ -54,6 +59,8 @@ class SimRank:
     """SIGKILL does not end it before (a process stuck in the kernel)."""
     dies_at: float | None = None
     warmed_at: float | None = None
+    proved_at: float | None = None
+    """Rank 0: when last a token came, which needs every rank."""
 
     @property
     def alive(self) -> bool:
@@ -94,6 +101,8 @@ class SimNode:
         self.now = 0.0
         self.taken_ports: set[int] = set()
         self.later = later
+        self.trapped_until = 0.0
+        self.baseline_bytes = POOL
         self.hurry: Callable[[], None] = lambda: None
         """The world's: a report should not wait for the next beat."""
         self.start_agent()
@@ -258,6 +267,8 @@ class SimNode:
     def _answer(self, task: object) -> TaskResult:
         args = task.args  # type: ignore[attr-defined]
         task_id = task.id  # type: ignore[attr-defined]
+        if task.kind in ("canary", "evict"):  # type: ignore[attr-defined]
+            return TaskResult(task_id, ok=True)
         if task.kind == "port":  # type: ignore[attr-defined]
             ports = [
                 {"port": p["port"], "for": p["for"], "free": p["port"] not in self.taken_ports}
@@ -265,6 +276,17 @@ class SimNode:
             ]
             return TaskResult(task_id, ok=True, result={"ports": ports})
         return TaskResult(task_id, ok=True, result={"path": "/models/tiny"})
+
+    # Memory: one pool, and a driver that may give it back late.
+
+    def available(self) -> int:
+        held = RANK_BYTES * len(self.exists())
+        return POOL - held - (RANK_BYTES if self.now < self.trapped_until else 0)
+
+    def baseline(self) -> int:
+        if not self.exists() and self.now >= self.trapped_until:
+            self.baseline_bytes = POOL
+        return self.baseline_bytes
 
     # What it says.
 
@@ -310,6 +332,8 @@ class SimNode:
             ranks=self.reports(),
             exits=tuple(i for i in self.disk.outbox if isinstance(i, Exit)),
             results=tuple(i for i in self.disk.outbox if isinstance(i, TaskResult)),
+            sample=Sample(Memory(POOL, self.available(), self.available())),
+            baseline_bytes=self.baseline(),
         )
         return report, count
 
@@ -338,7 +362,7 @@ class SimNode:
             probe = ProbeReport(
                 api_up=warmed,
                 warmed=warmed,
-                proof_age_s=0.0 if warmed else None,
+                proof_age_s=self.now - rank.proved_at if rank.proved_at is not None else None,
                 wedged="no answer" if warmed and rank.frozen else None,
             )
         return RankReport(
@@ -371,6 +395,8 @@ def light_specs(
             env={},
             rendezvous=Address(nodes[0], port),
             descriptor=descriptor,
+            probe=Probe(Address(nodes[0], 8100), name) if rank == 0 else None,
+            memory=MemoryNeed(need_bytes=RANK_BYTES, hold_s=0.5, timeout_s=10.0),
         )
         for rank in range(len(nodes))
     )

@@ -120,6 +120,90 @@ def test_a_silent_node_does_not_end_a_gang_that_serves() -> None:
     assert generation(world) == 1
 
 
+def test_a_node_that_loses_power_is_known_lost_in_6_s_and_a_spare_takes_its_place() -> None:
+    world = World(17)
+    ready(world)
+    world.power_off("b", None)
+    begun = world.now
+    assert world.run_until(lambda: world.phase("d1") == "recovering", 10), world.timeline()
+    assert 4.0 <= world.now - begun <= 6.5
+    assert world.run_until(lambda: world.phase("d1") == "ready", 20), world.timeline()
+    record = world.record("d1")
+    assert record is not None
+    assert record.nodes == ("a", "c"), "rank 0 and the endpoint do not move"
+    assert record.fall is not None
+    assert record.fall.cause == "NODE_LOST"
+    world.power_on("b")
+    world.run(world.now + 5)
+    assert world.nodes["b"].exists() == []
+    assert world.phase("d1") == "ready"
+
+
+def test_without_a_spare_the_gang_waits_for_the_lost_node_by_name() -> None:
+    world = World(18, ("a", "b"))
+    ready(world)
+    world.power_off("b", None)
+    assert world.run_until(lambda: world.phase("d1") == "pending", 15), world.timeline()
+    world.run(world.now + 30)
+    fleet = world.coordinator.fleet
+    assert fleet is not None
+    waiting = fleet.gangs["d1"].waiting
+    assert waiting is not None
+    assert waiting.node == "b"
+    assert waiting.deadline is None
+    world.power_on("b")
+    assert world.run_until(lambda: world.phase("d1") == "ready", 20), world.timeline()
+
+
+def test_the_head_s_node_cut_off_is_judged_by_the_endpoint() -> None:
+    """Rank 0's agent is away: the coordinator's own pulse proves, and later fails to prove, the gang."""
+    world = World(19)
+    ready(world)
+    world.cut_off("a")
+    world.run(world.now + 50)
+    assert world.phase("d1") == "ready", world.timeline()
+    world.freeze_rank("d1", 1)
+    assert world.run_until(lambda: world.phase("d1") == "recovering", 45), world.timeline()
+
+
+def test_memory_that_comes_back_late_is_waited_for() -> None:
+    world = World(20)
+    ready(world)
+    world.nodes["b"].trapped_until = world.now + 6.0
+    world.kill_rank("d1", 1)
+    assert world.run_until(lambda: world.phase("d1") == "recovering", 1)
+    world.run(world.now + 4)
+    fleet = world.coordinator.fleet
+    assert fleet is not None
+    waiting = fleet.gangs["d1"].waiting
+    assert waiting is not None
+    assert "memory" in waiting.what
+    assert world.run_until(lambda: world.phase("d1") == "ready", 20), world.timeline()
+
+
+def test_memory_that_never_comes_back_needs_a_reboot() -> None:
+    world = World(21)
+    ready(world)
+    world.nodes["b"].trapped_until = 1e9
+    world.kill_rank("d1", 1)
+    assert world.run_until(lambda: world.phase("d1") == "failed", 30), world.timeline()
+    record = world.record("d1")
+    assert record is not None
+    assert "reboot needed on b" in record.reason
+    assert [v.id for v in record.verdicts if v.node == "b"][-1] == "TRAPPED_UMA"
+
+
+def test_a_stalled_coordinator_calls_no_node_silent() -> None:
+    world = World(22)
+    ready(world)
+    world.now += 20.0  # nothing at all happened in this process for 20 s
+    world.run(world.now + 0.3)
+    fleet = world.coordinator.fleet
+    assert fleet is not None
+    assert {node.state for node in fleet.nodes.values()} <= {"alive", "suspect"}
+    assert world.phase("d1") == "ready"
+
+
 def test_two_deployments_never_share_a_node() -> None:
     world = World(8)
     ready(world, "d1")

@@ -16,7 +16,7 @@ from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Commands, Fleet, Superseded
 from sparkd.gang import machine as gang_machine
 from sparkd.gang.record import GangRecord
-from sparkd.gang.state import Launch
+from sparkd.gang.state import Launch, PulseEndpoint
 from sparkd.records.defaults import Defaults
 from sparkd.records.intent import Intent
 from tests.sim.node import SimNode, SimRank, light_specs
@@ -159,7 +159,10 @@ class World:
                 for rank in ranks.values():
                     rank.joined = True
             frozen = any(rank.frozen for rank in ranks.values())
-            if head.joined and head.warmed_at is None and not frozen:
+            if not head.joined or frozen:
+                continue
+            head.proved_at = self.now
+            if head.warmed_at is None:
                 head.warmed_at = self.now
                 self._urgent(head)
 
@@ -288,6 +291,8 @@ class World:
         self._check_commit(old, new)
         for command in commands:
             self._note(command)
+            if isinstance(getattr(command, "command", None), PulseEndpoint):
+                self._pulse_endpoint(command.deployment)
         if crash == "after-commit":
             self.kill_coordinator("after the commit")
             return None
@@ -321,6 +326,18 @@ class World:
         if self.coordinator.fleet is None:
             self.coordinator.start(self.now)
             self.tell(f"coordinator is back, term {self.coordinator.term}")
+
+    def _pulse_endpoint(self, name: str) -> None:
+        """The coordinator's own pulse: it goes over the network that clients use, not over control links."""
+        self._engines()
+        head = next((r for r in self.living(name) if r.spec.rank == 0 and r.state == "running"), None)
+        if head is not None and head.proved_at == self.now:
+            self._schedule(
+                self._lag(),
+                lambda: self.apply(
+                    lambda fleet, now: (*fleet_machine.endpoint_answered(fleet, name, now, LIMITS), None)
+                ),
+            )
 
     # People.
 

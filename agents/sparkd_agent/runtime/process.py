@@ -19,7 +19,7 @@ from sparkd.records.names import parse_rank_name
 from sparkd.records.rank import RankSpec
 from sparkd_agent.kill import kill_exactly, kill_pass
 from sparkd_agent.members import Marks, RankMembers
-from sparkd_agent.procfs import RANK_VARIABLE, ProcFs
+from sparkd_agent.procfs import FOLDER_VARIABLE, RANK_VARIABLE, ProcFs
 from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.runtime.base import Launch, RankHandle
 
@@ -54,7 +54,7 @@ class ProcessRuntime:
             try:
                 return await self._answer(folder, answer_read)
             except BaseException:
-                await self._abandon(spec.name, pid)
+                await self._abandon(folder, pid)
                 raise
         finally:
             os.close(answer_read)
@@ -97,7 +97,11 @@ class ProcessRuntime:
             "folder": str(folder.path.absolute()),
             "folder_fd": _LOCK_FD,
             "argv": launch.argv,
-            "env": {**launch.env, RANK_VARIABLE: spec.name},
+            "env": {
+                **launch.env,
+                RANK_VARIABLE: spec.name,
+                FOLDER_VARIABLE: str(folder.path.absolute()),
+            },
             "cwd": launch.cwd,
             "uid": launch.uid,
             "gid": launch.gid,
@@ -154,12 +158,12 @@ class ProcessRuntime:
             raise RankNotStarted(f"{folder.name}: its shim failed: {error or _last_line(folder)}")
         return folder.handle()
 
-    async def _abandon(self, name: str, pid: int) -> None:
+    async def _abandon(self, folder: RankFolder, pid: int) -> None:
         """Nothing of a rank that was reported as not started may run, nor begin to run later."""
         while (fd := self._children.get(pid)) is not None:
             signal.pidfd_send_signal(fd, signal.SIGKILL)
             await asyncio.sleep(self._limits.kill_repeat_s)
-        orphans = RankMembers(self._procfs, Marks(name, shim=None, leader=None, pipes=()))
+        orphans = RankMembers(self._procfs, Marks(folder.name, str(folder.path.absolute()), None, None, ()))
         while kill_pass(orphans):  # noqa: ASYNC110 - nothing tells of an orphan's end
             await asyncio.sleep(self._limits.kill_repeat_s)
 
