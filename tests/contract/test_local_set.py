@@ -1,7 +1,9 @@
 """Local mode from outside: the real coordinator, two real agents, and a stand-in for vLLM."""
 
+import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -41,9 +43,11 @@ class Home:
             "SPARKD_MODELS": str(folder / "models"),
         }
         self.seen: set[Daemon] = set()
-        # Of its own: two coordinators on one machine, as in a parallel run, would both choose the first one.
+        # Of its own: two sets on one machine, as in a parallel run, choose ports and name ranks alike.
+        self.name = f"t-{secrets.token_hex(4)}"
         with socket.create_server(("127.0.0.1", 0)) as free:
-            self.up = ("up", "tiny", "--set", f"api.port={free.getsockname()[1]}", "--local", "2")
+            port = f"api.port={free.getsockname()[1]}"
+        self.up = ("up", "tiny", "--name", self.name, "--set", port, "--local", "2")
 
     @property
     def paths(self) -> Paths:
@@ -80,19 +84,35 @@ class Home:
 def home(tmp_path: Path) -> Iterator[Home]:
     home = Home(tmp_path)
     yield home
-    if read_local_set(home.paths):
-        subprocess.run(
-            [*SPARKD, "down", "--all"], env=home.env, capture_output=True, timeout=100, check=False
-        )
-        if found := read_local_set(home.paths):
-            home.seen |= set(found.daemons)
+    if found := read_local_set(home.paths):
+        home.seen |= set(found.daemons)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [*SPARKD, "down", "--all"], env=home.env, capture_output=True, timeout=60, check=False
+            )
+    if found := read_local_set(home.paths):
+        home.seen |= set(found.daemons)
     end_daemons(list(home.seen), 5.0)
+    end_ranks_of(home)
 
 
-def ask(base_url: str) -> str:
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "12 x 7"}], "max_tokens": 8}
+def end_ranks_of(home: Home) -> None:
+    """What a failed test left: processes of ranks whose engine lies in this test's own folder."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_rank = b"\0SPARKD_RANK=" in b"\0" + (process / "environ").read_bytes()
+            if is_rank and os.fsencode(home.folder) in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+def ask(endpoint: Any) -> str:
+    body = {
+        "model": endpoint["models"][0],
+        "messages": [{"role": "user", "content": "12 x 7"}],
+        "max_tokens": 8,
+    }
     request = urllib.request.Request(
-        f"{base_url}/chat/completions",
+        f"{endpoint['base_url']}/chat/completions",
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
@@ -101,11 +121,11 @@ def ask(base_url: str) -> str:
 
 
 def test_the_main_job(home: Home) -> None:
-    assert "tiny answers at http://127.0.0.1:" in home.run(*home.up)
+    assert f"{home.name} answers at http://127.0.0.1:" in home.run(*home.up)
     local = home.local
     status = home.status()
     deployment = status["deployments"][0]
-    assert ask(deployment["endpoint"]["base_url"]) == "84"
+    assert ask(deployment["endpoint"]) == "84"
     assert [node["name"] for node in status["nodes"]] == ["local-1", "local-2"]
     assert "7070" not in local.url + local.agents_url
 
@@ -113,11 +133,11 @@ def test_the_main_job(home: Home) -> None:
     assert home.local == local
     assert home.status()["deployments"][0]["ranks"][0]["pid"] == deployment["ranks"][0]["pid"]
 
-    assert "tiny is stopped" in home.run("down", "tiny")
+    assert f"{home.name} is stopped" in home.run("down", home.name)
     assert read_local_set(home.paths) is None
     assert not any(is_alive(daemon) for daemon in local.daemons)
     assert not any(Path(f"/proc/{rank['pid']}").exists() for rank in deployment["ranks"])
-    assert "tiny is stopped" in home.run("down", "tiny")
+    assert f"{home.name} is stopped" in home.run("down", home.name)
     assert "no deployment other" in home.run("down", "other", expect=1)
 
 
@@ -134,7 +154,7 @@ def test_records_and_node_ids_stay_over_a_set(home: Home) -> None:
 def test_a_set_that_runs_something_keeps_its_size_and_engine(home: Home) -> None:
     home.run(*home.up)
     local = home.local
-    assert "use --local 2, or `sparkd down tiny` first" in home.run(*home.up[:-1], "3", expect=1)
+    assert f"use --local 2, or `sparkd down {home.name}` first" in home.run(*home.up[:-1], "3", expect=1)
     home.env["SPARKD_ENGINE"] = str(make_stand_in(home.folder / "other-engine"))
     assert "with another engine" in home.run(*home.up, expect=1)
     assert home.local == local
@@ -146,7 +166,7 @@ def test_a_coordinator_that_was_killed_is_brought_back(home: Home, verb: str) ->
     local, before = home.local, home.status()["deployments"][0]
     os.kill(local.pid, signal.SIGKILL)
     assert "the local set's coordinator died" in home.run("status", expect=3)
-    home.run(*(home.up if verb == "up" else ("down", "tiny")))
+    home.run(*(home.up if verb == "up" else ("down", home.name)))
     if verb == "down":
         assert not any(is_alive(daemon) for daemon in local.daemons)
         return
