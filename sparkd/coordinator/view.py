@@ -1,12 +1,15 @@
 """The status document, drawn from the fleet. Pure."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from sparkd.clock import Instant
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Fleet
 from sparkd.gang.machine import RUNNING
+from sparkd.gang.record import GangRecord
 from sparkd.gang.state import Gang, Waiting
+from sparkd.records.fall import Fall
 from sparkd.records.memory import Pressure
 from sparkd.records.rank import RankSpec
 from sparkd.records.report import RankReport
@@ -14,6 +17,7 @@ from sparkd.records.status import (
     DeploymentStatus,
     Endpoint,
     ExitStatus,
+    FallStatus,
     NodeStatus,
     Progress,
     RankStatus,
@@ -22,9 +26,11 @@ from sparkd.records.status import (
 )
 
 
-def status(fleet: Fleet, now: Instant) -> Status:
+def status(fleet: Fleet, now: Instant, key_files: Mapping[str, str]) -> Status:
     return Status(
-        deployments=tuple(deployment_status(fleet, gang, now) for _, gang in sorted(fleet.gangs.items())),
+        deployments=tuple(
+            deployment_status(fleet, gang, now, key_files) for _, gang in sorted(fleet.gangs.items())
+        ),
         nodes=node_statuses(fleet),
     )
 
@@ -33,7 +39,9 @@ def node_statuses(fleet: Fleet) -> tuple[NodeStatus, ...]:
     return tuple(_node(node) for node in sorted(fleet.nodes.values(), key=lambda n: n.name))
 
 
-def deployment_status(fleet: Fleet, gang: Gang, now: Instant) -> DeploymentStatus:
+def deployment_status(
+    fleet: Fleet, gang: Gang, now: Instant, key_files: Mapping[str, str]
+) -> DeploymentStatus:
     record = gang.record
     head = record.specs[0] if record.specs else None
     running = record.phase in RUNNING
@@ -49,12 +57,29 @@ def deployment_status(fleet: Fleet, gang: Gang, now: Instant) -> DeploymentStatu
         since=rfc3339(record.since_wall),
         conditions=gang.conditions,
         waiting_for=_waiting(fleet, gang, now),
-        endpoint=_endpoint(head) if head is not None and record.phase not in ("stopped", "failed") else None,
+        endpoint=_endpoint(head, key_files.get(record.name))
+        if head is not None and record.phase not in ("stopped", "failed")
+        else None,
         proof_age_s=_proof_age(fleet, gang, now) if running else None,
         proof_bound_s=_proof_bound(head) if running else None,
         ranks=tuple(_rank(fleet, gang, rank) for rank in range(len(record.specs))),
         verdicts=record.verdicts,
         left_on=record.left_on,
+        last_fall=_last_fall(record.fall) if record.fall is not None else None,
+    )
+
+
+def _last_fall(fall: Fall) -> FallStatus:
+    return FallStatus(
+        generation=fall.generation,
+        rank=fall.rank,
+        node=fall.node,
+        reason=fall.reason,
+        at=rfc3339(fall.wall),
+        exit=ExitStatus(fall.code, fall.signal, fall.how),
+        lines=fall.lines,
+        cause=fall.cause,
+        remedy=fall.remedy,
     )
 
 
@@ -62,21 +87,11 @@ def rfc3339(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _endpoint(head: RankSpec) -> Endpoint | None:
-    if head.probe is None:
+def _endpoint(record: GangRecord, key_file: str | None) -> Endpoint | None:
+    head = record.specs[0] if record.specs else None
+    if head is None or head.probe is None or record.phase in ("stopped", "failed"):
         return None
-    names = head.args[head.args.index("--served-model-name") + 1 :] if _has_names(head) else ()
-    models = []
-    for word in names:
-        if word.startswith("-"):
-            break
-        models.append(word)
-    key = head.name if head.secrets else None
-    return Endpoint(f"http://{head.probe.api}/v1", tuple(models) or (head.probe.model,), key)
-
-
-def _has_names(head: RankSpec) -> bool:
-    return "--served-model-name" in head.args
+    return Endpoint(f"http://{head.probe.api}/v1", head.probe.models or (head.probe.model,), key_file)
 
 
 def _head_report(fleet: Fleet, gang: Gang) -> tuple[Node, RankReport] | None:
@@ -141,7 +156,7 @@ def _rank(fleet: Fleet, gang: Gang, rank: int) -> RankStatus:
         rank=rank,
         node=node.name if node else node_id,
         node_address=node.facts.address if node and node.facts else "",
-        phase=_rank_phase(report),
+        phase=_rank_phase(report, ready=record.phase == "ready"),
         since=rfc3339(report.since) if report else None,
         pid=report.pid if report else None,
         progress=Progress(
@@ -154,10 +169,13 @@ def _rank(fleet: Fleet, gang: Gang, rank: int) -> RankStatus:
     )
 
 
-def _rank_phase(report: RankReport | None) -> str:
+def _rank_phase(report: RankReport | None, *, ready: bool) -> str:
     if report is None:
         return "absent"
-    return report.phase if report.state in ("starting", "running") else report.state
+    if report.state not in ("starting", "running"):
+        return report.state
+    # A follower prints no line when it serves; the gang's proof says it for all its ranks.
+    return "serving" if ready else report.phase
 
 
 def _node(node: Node) -> NodeStatus:

@@ -131,17 +131,20 @@ def _up(turn: Turn, intent: Intent) -> None:
 
 
 def _down(turn: Turn) -> None:
-    if turn.phase in ENDED:
+    serial = turn.record.serial + 1
+    if turn.phase == "failed":
+        reason = f"asked to stop; it had failed: {turn.record.reason}"
+        turn.enter("stopped", reason, desired="down", serial=serial)
+        return
+    if turn.phase == "stopped":
         if turn.record.desired != "down":
-            turn.write(desired="down", serial=turn.record.serial + 1)
+            turn.write(desired="down", serial=serial)
         return
     if turn.phase == "stopping":
         if turn.record.desired != "down" or turn.record.ending != "stopped":
-            turn.write(desired="down", ending="stopped", serial=turn.record.serial + 1)
+            turn.write(desired="down", ending="stopped", serial=serial)
         return
-    recovery.begin_stopping(
-        turn, "asked to stop", ending="stopped", desired="down", serial=turn.record.serial + 1
-    )
+    recovery.begin_stopping(turn, "asked to stop", ending="stopped", desired="down", serial=serial)
 
 
 def _restart(turn: Turn, generation: int) -> None:
