@@ -74,6 +74,17 @@ class Client:
         """`generation` is the one the caller saw: repeating the request does no harm."""
         return self._command("POST", f"{_deployment(name)}/restart", {"generation": generation})
 
+    def drain(self, node: str) -> tuple[NodeStatus, ...]:
+        """Give the node no new rank any more; returns all nodes."""
+        return self._drained(node, "drain")
+
+    def resume(self, node: str) -> tuple[NodeStatus, ...]:
+        return self._drained(node, "resume")
+
+    def _drained(self, node: str, verb: str) -> tuple[NodeStatus, ...]:
+        body = self._send("POST", f"/v1/nodes/{quote(node, safe='')}/{verb}", {}).read()
+        return _decode(body, tuple[NodeStatus, ...])
+
     def plan(self, name: str, intent: "Intent") -> "Plan":
         from sparkd.records.plan import Plan  # noqa: PLC0415  see above
 

@@ -73,7 +73,7 @@ def _incident_lines(name: str, body: dict[str, Any], paint: "Paint") -> list[str
     import msgspec
 
     from sparkd.cli.output import clock_text, exit_text, verdict_lines
-    from sparkd.gang.record import Fall
+    from sparkd.records.fall import Fall
     from sparkd.records.status import ExitStatus
     from sparkd.records.verdict import Verdict
 

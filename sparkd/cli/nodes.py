@@ -49,13 +49,47 @@ def show_node(
     show(verdict_lines(node.verdicts, paint))
 
 
+@app.command("drain")
+def drain_node(
+    name: Annotated[str, typer.Argument(help="Name or id of the node.")],
+    coordinator: CoordinatorUrl = None,
+) -> None:
+    """Give a node no new rank; what runs there goes on.
+
+    Example: sparkd nodes drain spark-3 && sparkd restart glm
+    """
+    from sparkd.cli.output import show
+    from sparkd.cli.session import connect
+
+    with connect(coordinator) as session:
+        session.client.drain(name)
+    show([f"{name} is drained: it gets no new rank; `sparkd restart NAME` moves what runs there to a spare"])
+
+
+@app.command("resume")
+def resume_node(
+    name: Annotated[str, typer.Argument(help="Name or id of the node.")],
+    coordinator: CoordinatorUrl = None,
+) -> None:
+    """Let a drained node have ranks again.
+
+    Example: sparkd nodes resume spark-3
+    """
+    from sparkd.cli.output import show
+    from sparkd.cli.session import connect
+
+    with connect(coordinator) as session:
+        session.client.resume(name)
+    show([f"{name} may get ranks again"])
+
+
 def _rows(node: "NodeStatus") -> list[tuple[str, str]]:
     from sparkd.cli.output import size
 
     rows = [
         ("name", node.name),
         ("id", node.id),
-        ("state", node.state),
+        ("state", f"{node.state}, drained" if node.drained else node.state),
         ("addresses", ", ".join(node.addresses)),
     ]
     if memory := node.memory:

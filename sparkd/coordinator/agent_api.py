@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sparkd.coordinator.guard import problem
+from sparkd.coordinator.problems import answer_with_problems
 from sparkd.coordinator.reconciler import Reconciler
-from sparkd.errors import SparkdError, UsageError
+from sparkd.errors import UsageError
 from sparkd.records.document import Revision
 from sparkd.records.report import Caller, Hello, Report
 
@@ -50,7 +50,7 @@ def agent_app(reconciler: Reconciler) -> Starlette:
             Route("/agent/v1/document", document, methods=["GET"]),
         ]
     )
-    app.add_exception_handler(SparkdError, answer_error)
+    answer_with_problems(app)
     return app
 
 
@@ -63,10 +63,3 @@ async def _body(request: Request, kind: type[T]) -> T:
 
 def _json(record: object) -> Response:
     return Response(msgspec.json.encode(record), media_type="application/json")
-
-
-async def answer_error(_: Request, error: Exception) -> Response:
-    if not isinstance(error, SparkdError):
-        raise error
-    body = msgspec.json.encode(problem(error))
-    return Response(body, error.http_status, media_type="application/problem+json")

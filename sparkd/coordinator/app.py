@@ -4,20 +4,19 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Body, FastAPI, Header, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import Body, FastAPI, Header, Query, Response
 from fastapi.responses import StreamingResponse
 
 import sparkd
 from sparkd.coordinator import metrics, view
-from sparkd.coordinator.agent_api import answer_error
-from sparkd.coordinator.guard import problem
 from sparkd.coordinator.logs import LogReader
 from sparkd.coordinator.planner import plan_now
+from sparkd.coordinator.problems import answer_with_problems
 from sparkd.coordinator.reconciler import Reconciler
 from sparkd.coordinator.store import Store
-from sparkd.errors import IntentDiffers, NotFound, SparkdError, UsageError
+from sparkd.errors import IntentDiffers, NotFound
 from sparkd.gang.machine import ENDED
+from sparkd.profile.check import profile_of
 from sparkd.profile.differences import intent_differences
 from sparkd.records.answer import CommandAnswer, Problem
 from sparkd.records.event import Event
@@ -47,20 +46,11 @@ def rest_app(reconciler: Reconciler, store: Store) -> FastAPI:
         redoc_url=None,
         responses={"4XX": {"model": Problem}, "5XX": {"model": Problem}},
     )
-    app.add_exception_handler(SparkdError, answer_error)
-    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    answer_with_problems(app)
     _add_reads(app, reconciler, store)
     _add_commands(app, reconciler)
     _add_streams(app, reconciler)
     return app
-
-
-async def _answer_invalid(_: Request, error: Exception) -> Response:
-    if not isinstance(error, RequestValidationError):
-        raise error
-    problems = [f"{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors()]
-    body = {**problem(UsageError("; ".join(problems))), "status": 422, "problems": problems}
-    return Response(msgspec.json.encode(body), 422, media_type="application/problem+json")
 
 
 def _find(reconciler: Reconciler, name: str) -> DeploymentStatus:
@@ -69,7 +59,7 @@ def _find(reconciler: Reconciler, name: str) -> DeploymentStatus:
     if gang is None:
         known = ", ".join(sorted(fleet.gangs)) or "none"
         raise NotFound(f"no deployment is called {name!r} (known: {known})")
-    return view.deployment_status(fleet, gang, reconciler.now())
+    return view.deployment_status(fleet, gang, reconciler.now(), reconciler.key_files())
 
 
 def _add_reads(app: FastAPI, reconciler: Reconciler, store: Store) -> None:
@@ -81,12 +71,12 @@ def _add_reads(app: FastAPI, reconciler: Reconciler, store: Store) -> None:
 
     @app.get("/metrics")
     async def get_metrics() -> Response:
-        body = metrics.render(view.status(reconciler.fleet, reconciler.now()))
+        body = metrics.render(reconciler.status())
         return Response(body, media_type=metrics.CONTENT_TYPE)
 
     @app.get("/v1/status", response_model=Status)
     async def get_status() -> Response:
-        return _Json(view.status(reconciler.fleet, reconciler.now()))
+        return _Json(reconciler.status())
 
     @app.get("/v1/nodes", response_model=list[NodeStatus])
     async def get_nodes() -> Response:
@@ -94,7 +84,7 @@ def _add_reads(app: FastAPI, reconciler: Reconciler, store: Store) -> None:
 
     @app.get("/v1/deployments", response_model=list[DeploymentStatus])
     async def get_deployments() -> Response:
-        return _Json(view.status(reconciler.fleet, reconciler.now()).deployments)
+        return _Json(reconciler.status().deployments)
 
     @app.get("/v1/deployments/{name}", response_model=DeploymentStatus)
     async def get_deployment(name: str) -> Response:
@@ -125,6 +115,7 @@ def _add_commands(app: FastAPI, reconciler: Reconciler) -> None:
 
     @app.put("/v1/deployments/{name}", response_model=CommandAnswer)
     async def put_deployment(name: str, intent: Annotated[Intent, Body(embed=True)]) -> Response:
+        profile_of(intent)  # whoever sends a profile has checked it, unless it was no sparkd
         try:
             outcome = reconciler.up(name, intent)
         except IntentDiffers as error:
@@ -142,6 +133,16 @@ def _add_commands(app: FastAPI, reconciler: Reconciler) -> None:
     async def restart_deployment(name: str, generation: Annotated[int, Body(embed=True)]) -> Response:
         reconciler.restart(name, generation)
         return _Json(await answer(name, "restarting"))
+
+    @app.post("/v1/nodes/{name}/drain", response_model=list[NodeStatus])
+    async def drain_node(name: str) -> Response:
+        reconciler.drain(name, drained=True)
+        return _Json(view.node_statuses(reconciler.fleet))
+
+    @app.post("/v1/nodes/{name}/resume", response_model=list[NodeStatus])
+    async def resume_node(name: str) -> Response:
+        reconciler.drain(name, drained=False)
+        return _Json(view.node_statuses(reconciler.fleet))
 
     @app.post("/v1/plan", response_model=Plan)
     async def post_plan(name: Annotated[str, Body()], intent: Annotated[Intent, Body()]) -> Response:
@@ -184,10 +185,10 @@ async def _event_stream(
     position = after if after is not None else log.newest_id()
     yield b": sparkd\n\n"
     while not log.closed:
-        fresh = log.after(position) if position is not None else log.recent(1)
+        fresh = log.after(position)
         if fresh is None:
             position = log.newest_id()
-            body = msgspec.json.encode(view.status(reconciler.fleet, reconciler.now()))
+            body = msgspec.json.encode(reconciler.status())
             yield f"id: {position or ''}\nevent: reset\ndata: ".encode() + body + b"\n\n"
             continue
         for event in fresh:

@@ -37,9 +37,9 @@ class EventLog:
         return tuple(chosen[-limit:]) if limit else ()
 
     def after(self, event_id: str | None) -> tuple[Event, ...] | None:
-        """Events later than the one named; None when it is not known here."""
+        """Events later than the one named, or all; None when it is not known here."""
         if event_id is None:
-            return ()
+            return tuple(self._events)
         found: list[Event] = []
         for event in reversed(self._events):
             if event.id == event_id:

@@ -1,33 +1,20 @@
 """What stands before every handler of both servers: bearer tokens and bounded bodies. Plain ASGI."""
 
 import hmac
-import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+import msgspec
+
+from sparkd.coordinator.problems import MEDIA_TYPE, problem
 from sparkd.errors import SparkdError, TooLarge, Unauthorized
-from sparkd.records.defaults import DEFAULTS
+from sparkd.records.defaults import Defaults
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-def problem(error: SparkdError) -> dict[str, Any]:
-    """An error as an RFC 9457 problem document."""
-    body: dict[str, Any] = {
-        "type": f"urn:sparkd:{error.code}",
-        "title": type(error).__name__,
-        "status": error.http_status,
-        "detail": str(error),
-        "code": error.code,
-    }
-    for extra in ("differences", "problems"):
-        if hasattr(error, extra):
-            body[extra] = list(getattr(error, extra))
-    return body
 
 
 class Guard:
@@ -37,14 +24,14 @@ class Guard:
         self,
         app: App,
         token: str,
+        limits: Defaults,
         *,
         open_paths: frozenset[str] = frozenset(),
-        body_bytes: int = DEFAULTS.body_bytes,
     ) -> None:
         self._app = app
         self._expected = f"Bearer {token}".encode()
         self._open_paths = open_paths
-        self._body_bytes = body_bytes
+        self._body_bytes = limits.body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -73,9 +60,9 @@ class Guard:
 
 
 async def _refuse(send: Send, error: SparkdError) -> None:
-    body = json.dumps(problem(error)).encode()
+    body = msgspec.json.encode(problem(error))
     headers = [
-        (b"content-type", b"application/problem+json"),
+        (b"content-type", MEDIA_TYPE.encode()),
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
     ]

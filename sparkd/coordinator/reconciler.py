@@ -1,6 +1,7 @@
 """The reconciler: feeds what happens to the fleet machine, stores, then shows. It decides nothing."""
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 from collections.abc import Callable
@@ -8,11 +9,14 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from sparkd.clock import Clock, Instant
+from sparkd.coordinator import view
 from sparkd.coordinator.events import EventLog
 from sparkd.coordinator.keys import VARIABLE as API_KEY_VARIABLE
+from sparkd.coordinator.keys import KeyRing
 from sparkd.coordinator.pulse import SendPulse, send_pulse
 from sparkd.coordinator.store import Changes, Store
 from sparkd.errors import Unavailable
+from sparkd.failpoints import passed
 from sparkd.fleet import machine
 from sparkd.fleet.state import Commands, ErrandDone, Fleet, NodeSaid, Superseded, Told
 from sparkd.gang.state import PendingTask, PulseEndpoint, Say, WriteIncident
@@ -22,6 +26,7 @@ from sparkd.records.event import Event
 from sparkd.records.intent import Intent
 from sparkd.records.rank import Probe
 from sparkd.records.report import Caller, Hello, LogChunk, Report, ReportAnswer, TaskResult, Welcome
+from sparkd.records.status import Status
 
 log = logging.getLogger("sparkd.coordinator")
 
@@ -41,6 +46,7 @@ class Reconciler:
         fleet: Fleet,
         store: Store,
         clock: Clock,
+        keys: KeyRing,
         *,
         limits: Defaults = DEFAULTS,
         on_superseded: Callable[[str], None] = lambda _: None,
@@ -49,6 +55,7 @@ class Reconciler:
         self.fleet = fleet
         self.events = EventLog(store.events())
         self._store = store
+        self._keys = keys
         self._clock = clock
         self._limits = limits
         self._on_superseded = on_superseded
@@ -110,6 +117,9 @@ class Reconciler:
 
     def restart(self, name: str, generation: int) -> None:
         self._apply(lambda fleet, now: (*machine.restart(fleet, name, generation, now, self._limits), None))
+
+    def drain(self, node: str, *, drained: bool) -> None:
+        self._apply(lambda fleet, now: (*machine.drain(fleet, node, drained=drained, now=now), None))
 
     async def settle(self) -> None:
         """Until every node in contact has accepted its newest document, at most one beat."""
@@ -177,8 +187,18 @@ class Reconciler:
             await asyncio.sleep(self._limits.tick_s)
             try:
                 self._apply(lambda fleet, now: (*machine.tick(fleet, now, self._limits), None))
+                self._look_after_storage()
             except Unavailable as error:
                 log.error("%s", error)  # noqa: TRY400 - the story is in the error; a trace adds nothing
+
+    def _look_after_storage(self) -> None:
+        """A change that failed may never be asked for again: nothing else would notice the room."""
+        if self.storage_error is None:
+            return
+        with contextlib.suppress(sqlite3.Error):
+            self._store.check()
+            self.storage_error = None
+            log.info("the database can be written again")
 
     def close(self) -> None:
         """Answer every waiting poll and end every stream."""
@@ -192,6 +212,18 @@ class Reconciler:
 
     def now(self) -> Instant:
         return self._clock.now()
+
+    def status(self) -> Status:
+        return view.status(self.fleet, self.now(), self.key_files())
+
+    def key_files(self) -> dict[str, str]:
+        """Where the API keys lie, by deployment; only of those that need one now."""
+        gangs = self.fleet.gangs.values()
+        return {
+            gang.name: str(self._keys.path(gang.name))
+            for gang in gangs
+            if gang.record.specs and gang.record.specs[0].secrets
+        }
 
     # The one way anything changes.
 
@@ -213,13 +245,15 @@ class Reconciler:
             self.storage_error = None
         self.fleet = new
         self._show(old, new, changes, commands)
+        if changes:
+            passed("coordinator.6-shown")
         return answer
 
     def _changes(self, old: Fleet, new: Fleet, commands: Commands, now: Instant) -> Changes:
         records = tuple(
             gang.record
             for name, gang in new.gangs.items()
-            if name not in old.gangs or old.gangs[name].record is not gang.record
+            if gang.record.serial > 0 and (name not in old.gangs or old.gangs[name].record is not gang.record)
         )
         events: list[Event] = []
         incidents: list[tuple[str, int, dict[str, Any]]] = []
@@ -236,8 +270,9 @@ class Reconciler:
                     events.append(self._event(new, now, said, None, None))
                 case _:
                     pass
-        term = new.term if new.term != old.term else None
-        return Changes(records, tuple(events), tuple(incidents), term)
+        life = (new.term, new.instance) if new.term != old.term else None
+        drained = new.drained if new.drained != old.drained else None
+        return Changes(records, tuple(events), tuple(incidents), life, drained)
 
     def _event(
         self, fleet: Fleet, now: Instant, said: Say, deployment: str | None, generation: int | None

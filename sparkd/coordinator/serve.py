@@ -94,21 +94,25 @@ def read_holder(state_dir: Path) -> tuple[str, dict[str, str]]:
     return str(body["holder"]), {str(n["id"]): str(n["name"]) for n in body.get("nodes", [])}
 
 
-def load_fleet(store: Store, state_dir: Path, clock: SystemClock) -> Fleet:
+def load_fleet(store: Store, state_dir: Path, clock: SystemClock, keys: KeyRing) -> Fleet:
     """Begin a new term, with every deployment as the last life left it."""
     holder, enrolled = read_holder(state_dir)
     instance = secrets.token_hex(6)
     term = store.take_term(instance)
     now = clock.now()
-    keys = KeyRing(state_dir / "keys")
     gangs = {r.name: gang_machine.restore(keys.complete(r), now) for r in store.records()}
+    drained = store.drained()
+    lives = store.lives()
     return Fleet(
+        lives=lives,
+        old=len(lives) == 1,
+        drained=drained,
         holder=holder,
         term=term,
         instance=instance,
         started=now.mono,
         enrolled=frozenset(enrolled),
-        nodes={node_id: Node(node_id, name) for node_id, name in enrolled.items()},
+        nodes={i: Node(i, name, drained=i in drained) for i, name in enrolled.items()},
         gangs=gangs,
         planner=make_planner(keys),
     )
@@ -126,15 +130,16 @@ async def _serve(
         superseded.append(reason)
         stop.set()
 
-    fleet = load_fleet(store, state_dir, clock)
-    reconciler = Reconciler(fleet, store, clock, limits=limits, on_superseded=on_superseded)
+    keys = KeyRing(state_dir / "keys")
+    fleet = load_fleet(store, state_dir, clock, keys)
+    reconciler = Reconciler(fleet, store, clock, keys, limits=limits, on_superseded=on_superseded)
     log.info("term %d, instance %s, %d deployments", fleet.term, fleet.instance, len(fleet.gangs))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     servers = [
-        _server(Guard(rest_app(reconciler, store), token, open_paths=frozenset({"/healthz"})), limits),
-        _server(Guard(agent_app(reconciler), token), limits),
+        _server(Guard(rest_app(reconciler, store), token, limits, open_paths=frozenset({"/healthz"})), limits),
+        _server(Guard(agent_app(reconciler), token, limits), limits),
     ]
     async with asyncio.TaskGroup() as group:
         ticking = group.create_task(reconciler.run())

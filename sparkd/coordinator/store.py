@@ -1,9 +1,10 @@
 """The coordinator's database: what must survive it. SQLite, one writer, every commit durable.
 
-meta         key, value: term, and the instance that took it
+life         term, instance: every start, and every higher term that was taken while running
+drained      node ids that get no new rank
 deployment   name, body (GangRecord as JSON)
 event        id (`term-seq`), body
-incident     deployment, generation, at, body
+incident     deployment, generation, body; what is learnt later replaces what was written at the fall
 """
 
 import os
@@ -15,13 +16,15 @@ from typing import Any, Final
 import msgspec
 
 from sparkd.errors import StateCorrupt, StateTooNew
+from sparkd.failpoints import passed
 from sparkd.gang.record import GangRecord
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.event import Event
 
 VERSION: Final = 1
 _SCHEMA: Final = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE life (term INTEGER PRIMARY KEY, instance TEXT NOT NULL) STRICT;
+CREATE TABLE drained (node TEXT PRIMARY KEY) STRICT;
 CREATE TABLE deployment (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT;
 CREATE TABLE event (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, body BLOB NOT NULL) STRICT;
 CREATE TABLE incident (
@@ -39,10 +42,12 @@ class Changes:
     records: tuple[GangRecord, ...] = ()
     events: tuple[Event, ...] = ()
     incidents: tuple[tuple[str, int, dict[str, Any]], ...] = ()
-    term: int | None = None
+    life: tuple[int, str] | None = None
+    """A higher term that this instance took while it ran."""
+    drained: frozenset[str] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.records or self.events or self.incidents or self.term is not None)
+        return self != Changes()
 
 
 class Store:
@@ -79,16 +84,20 @@ class Store:
 
     def take_term(self, instance: str) -> int:
         """Begin a new life: one more than every term before, durable before anything carries it."""
-        row = self._db.execute("SELECT value FROM meta WHERE key = 'term'").fetchone()
-        term = int(row[0]) + 1 if row else 1
-        with self._db:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._put_meta("term", str(term))
-            self._put_meta("instance", instance)
+        row = self._db.execute("SELECT max(term) FROM life").fetchone()
+        term = int(row[0] or 0) + 1
+        passed("coordinator.1-term")
+        self._db.execute("INSERT INTO life (term, instance) VALUES (?, ?)", (term, instance))
+        passed("coordinator.2-term-taken")
         return term
 
-    def _put_meta(self, key: str, value: str) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, value))
+    def lives(self) -> frozenset[tuple[int, str]]:
+        """(term, instance) of every life; a hello that names another one shows that this database is old."""
+        rows = self._db.execute("SELECT term, instance FROM life").fetchall()
+        return frozenset((int(term), str(instance)) for term, instance in rows)
+
+    def drained(self) -> frozenset[str]:
+        return frozenset(node for (node,) in self._db.execute("SELECT node FROM drained").fetchall())
 
     def records(self) -> tuple[GangRecord, ...]:
         """Raises StateCorrupt for a row that cannot be understood."""
@@ -102,8 +111,12 @@ class Store:
         """Raises sqlite3.Error, and has then changed nothing."""
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            if changes.term is not None:
-                self._put_meta("term", str(changes.term))
+            if changes.life is not None:
+                self._db.execute("INSERT OR REPLACE INTO life (term, instance) VALUES (?, ?)", changes.life)
+            if changes.drained is not None:
+                self._db.execute("DELETE FROM drained")
+                rows = ((node,) for node in changes.drained)
+                self._db.executemany("INSERT INTO drained (node) VALUES (?)", rows)
             self._db.executemany(
                 "INSERT OR REPLACE INTO deployment (name, body) VALUES (?, ?)",
                 ((record.name, msgspec.json.encode(_without_secrets(record))) for record in changes.records),
@@ -119,6 +132,14 @@ class Store:
                     for name, generation, body in changes.incidents
                 ),
             )
+            passed("coordinator.3-commit")
+        passed("coordinator.4-committed")
+        if any(record.phase == "launching" for record in changes.records):
+            passed("coordinator.5-launch-committed")
+
+    def check(self) -> None:
+        """Write what is there already. Raises sqlite3.Error while the disk takes nothing."""
+        self._db.execute(f"PRAGMA user_version={VERSION}")
 
     def events(self, limit: int = DEFAULTS.events_kept) -> tuple[Event, ...]:
         """The last ones, oldest first."""

@@ -57,9 +57,7 @@ def deployment_status(
         since=rfc3339(record.since_wall),
         conditions=gang.conditions,
         waiting_for=_waiting(fleet, gang, now),
-        endpoint=_endpoint(head, key_files.get(record.name))
-        if head is not None and record.phase not in ("stopped", "failed")
-        else None,
+        endpoint=_endpoint(record, key_files.get(record.name)),
         proof_age_s=_proof_age(fleet, gang, now) if running else None,
         proof_bound_s=_proof_bound(head) if running else None,
         ranks=tuple(_rank(fleet, gang, rank) for rank in range(len(record.specs))),
@@ -188,4 +186,5 @@ def _node(node: Node) -> NodeStatus:
         addresses=addresses,
         memory=node.sample.memory if node.sample and node.in_contact else None,
         pressure=node.sample.pressure if node.sample and node.in_contact else Pressure(),
+        drained=node.drained,
     )

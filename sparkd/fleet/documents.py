@@ -21,7 +21,9 @@ def publish(fleet: Fleet) -> Fleet:
     documents = dict(fleet.documents)
     nodes = dict(fleet.nodes)
     ranks, tasks = _ranks(fleet), _tasks(fleet)
-    serials = tuple(gang.record.deployment_serial for _, gang in sorted(fleet.gangs.items()))
+    serials = tuple(
+        gang.record.deployment_serial for _, gang in sorted(fleet.gangs.items()) if gang.record.serial > 0
+    )
     for node in fleet.nodes.values():
         if not node.greeted:
             continue
@@ -31,7 +33,7 @@ def publish(fleet: Fleet) -> Fleet:
             holder=fleet.holder,
             instance=fleet.instance,
             revision=old.revision if old else 0,
-            hold=fleet.holding,
+            hold=True if fleet.holding else tuple(sorted(fleet.held)),
             ranks=tuple(ranks.get(node.id, ())),
             tasks=tuple(tasks.get(node.id, ())),
             follow=fleet.follows.get(node.id, ()),
@@ -48,8 +50,8 @@ def publish(fleet: Fleet) -> Fleet:
 def _ranks(fleet: Fleet) -> dict[str, list[RankSpec]]:
     ranks: dict[str, list[RankSpec]] = {}
     if not fleet.holding:
-        for _, gang in sorted(fleet.gangs.items()):
-            for node, spec in wanted(gang).items():
+        for name, gang in sorted(fleet.gangs.items()):
+            for node, spec in wanted(gang).items() if name not in fleet.held else ():
                 ranks.setdefault(node, []).append(spec)
     return ranks
 

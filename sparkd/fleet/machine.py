@@ -16,6 +16,7 @@ from sparkd.errors import (
     Refused,
     UsageError,
 )
+from sparkd.fleet import amnesia
 from sparkd.fleet.documents import publication, publish
 from sparkd.fleet.nodes import Node, contact, greet, hear
 from sparkd.fleet.state import Commands, ErrandDone, Fleet, FleetCommand, NodeSaid, Superseded, Told
@@ -65,11 +66,19 @@ def hello(
         reason = f"a coordinator of term {hello.highest_term} holds node {hello.facts.name}"
         return fleet, (Superseded(reason),), _welcome(fleet, limits)
     if higher:
-        fleet = replace(fleet, term=hello.highest_term + 1, documents={})
+        term = hello.highest_term + 1
+        lives = fleet.lives | {(term, fleet.instance)}
+        # Somebody else has acted: what the other nodes know must be heard anew as well.
+        nodes = {node.id: replace(node, greeted=False) for node in fleet.nodes.values()}
+        fleet = replace(
+            fleet, term=term, lives=lives, documents={}, nodes=nodes, old=True, known_again=frozenset()
+        )
         commands.append(
             NodeSaid(caller.node, f"took term {fleet.term}: a node had seen {hello.highest_term}")
         )
-    known = fleet.nodes.get(caller.node) or Node(caller.node, hello.facts.name)
+    known = fleet.nodes.get(caller.node) or Node(
+        caller.node, hello.facts.name, drained=caller.node in fleet.drained
+    )
     node = greet(known, hello, now)
     node = replace(node, state="alive", since_wall=now.wall)
     if known.state != "alive" or known.run != node.run:
@@ -77,6 +86,7 @@ def hello(
         commands.append(NodeSaid(node.id, reason, known.state, "alive"))
     # Its document stays: revisions must not fall within a term, or the node would refuse them.
     fleet = replace(fleet, nodes={**fleet.nodes, node.id: node})
+    fleet = amnesia.learn(fleet, hello, now)
     fleet, more = _settle_hold(fleet, now, limits)
     commands += more
     fleet, more = _step_gangs(fleet, [(name, Reported(node.id)) for name in fleet.gangs], now, limits)
@@ -173,7 +183,7 @@ def _settle_hold(fleet: Fleet, now: Instant, limits: Defaults) -> Step:
     complete = bool(fleet.enrolled) and fleet.enrolled <= greeted
     if not complete and now.mono - fleet.started < limits.startup_hold_s:
         return fleet, ()
-    fleet = publish(replace(fleet, holding=False, silence_from=now.mono))
+    fleet = publish(amnesia.review(replace(fleet, holding=False, silence_from=now.mono), now))
     missing = sorted(fleet.enrolled - greeted)
     reason = "every enrolled node has said hello" if not missing else f"no hello from {', '.join(missing)}"
     said = NodeSaid("", f"the hold of the start is over: {reason}", kind="coordinator")
@@ -197,9 +207,13 @@ def up(
     if not is_deployment_name(name):
         raise UsageError(f"{name!r} is no deployment name: up to 40 of a-z, 0-9 and inner hyphens")
     gang = fleet.gangs.get(name)
+    if name in fleet.held:
+        waiting = gang.waiting.what if gang is not None and gang.waiting is not None else "its nodes"
+        raise CoordinatorStarting(f"{name} is held, waiting for {waiting}; `sparkd down {name}` ends that")
     if gang is None:
         gang = gang_machine.create(name, intent, now)
-        fleet = replace(fleet, gangs={**fleet.gangs, name: gang})
+        known = fleet.known_again | {name}
+        fleet = replace(fleet, gangs={**fleet.gangs, name: gang}, known_again=known)
         fleet, commands = _step_gangs(fleet, [(name, Tick())], now, limits)
         return publish(fleet), commands, "created"
     ending = gang.record.phase in gang_machine.ENDED or (
@@ -217,6 +231,8 @@ def down(fleet: Fleet, name: str, now: Instant, limits: Defaults = DEFAULTS) -> 
     """Stop a deployment; idempotent. Raises NotFound."""
     _check_ready_for_people(fleet)
     _known(fleet, name)
+    if name in fleet.held:
+        fleet = amnesia.take_down(fleet, name, now)
     return _step_gangs(fleet, [(name, Down())], now, limits)
 
 
@@ -240,6 +256,23 @@ def restart(fleet: Fleet, name: str, generation: int, now: Instant, limits: Defa
         # A request that was on its way while somebody stopped the deployment must not bring it back.
         raise Conflict(f"{name} was asked to stop; start it with `sparkd up`")
     return _step_gangs(fleet, [(name, Restart(generation))], now, limits)
+
+
+def drain(fleet: Fleet, name: str, *, drained: bool, now: Instant, limits: Defaults = DEFAULTS) -> Step:
+    """Give a node no new rank any more, or again. What runs there goes on. Raises NotFound."""
+    node = next((n for n in fleet.nodes.values() if name in (n.name, n.id)), None)
+    if node is None:
+        known = ", ".join(sorted(n.name for n in fleet.nodes.values())) or "none"
+        raise NotFound(f"no node is called {name!r} (known: {known})")
+    if node.drained == drained:
+        return fleet, ()
+    changed = replace(node, drained=drained)
+    ids = fleet.drained | {node.id} if drained else fleet.drained - {node.id}
+    fleet = replace(fleet, nodes={**fleet.nodes, node.id: changed}, drained=ids)
+    reason = "drained: it gets no new rank" if drained else "resumed: it may get ranks again"
+    said = NodeSaid(node.id, reason)
+    fleet, commands = _step_gangs(fleet, [(n, Tick()) for n in fleet.gangs], now, limits)
+    return fleet, (said, *commands)
 
 
 def follow(fleet: Fleet, node: str, follows: tuple[Follow, ...]) -> Fleet:
@@ -294,6 +327,8 @@ def _step_gangs(
     commands: list[FleetCommand] = []
     stale = False
     for name, event in events:
+        if name in fleet.held:
+            continue
         old = fleet.gangs[name]
         new, told = gang_machine.step(old, event, world_of(fleet, name), now, limits)
         if new == old and not told:

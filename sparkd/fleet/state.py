@@ -24,6 +24,16 @@ class Fleet:
     follows: dict[str, tuple[Follow, ...]] = field(default_factory=dict)
     errands: tuple[PendingTask, ...] = ()
     """Questions to nodes that no gang asked: logs, facts."""
+    lives: frozenset[tuple[int, str]] = frozenset()
+    """(term, instance) of every life that the database holds, this one included."""
+    old: bool = False
+    """The database knows less than some agent: see `amnesia`."""
+    held: frozenset[str] = frozenset()
+    """Deployments that must be left as they are until more nodes have spoken."""
+    known_again: frozenset[str] = frozenset()
+    """Deployments that were taken from the agents in this life."""
+    drained: frozenset[str] = frozenset()
+    """Nodes that get no new rank; durable."""
     holding: bool = True
     silence_from: float = 0.0
     """Silence counts from here at the earliest: the end of the hold, or of a stall of this very process."""

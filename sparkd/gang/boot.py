@@ -42,12 +42,18 @@ def pending(turn: Turn) -> None:
     if placement.missing:
         turn.wait(placement.missing, "it starts by itself as soon as that changes", node=placement.node)
         return
-    for node in turn.world.nodes.values():
-        if node.in_contact and node.existing(record.name):
-            turn.wait("an old rank to end", "it starts once nothing of it is left", node=node.id)
-            return
+    old = _with_old_rank(turn)
+    if old is not None:
+        turn.wait("an old rank to end", "it starts once nothing of it is left", node=old.id)
+        return
     turn.enter("preflight", "all nodes are there", nodes=placement.nodes)
     turn.change(ports_skipped=frozenset())
+
+
+def _with_old_rank(turn: Turn) -> Node | None:
+    """A node in contact on which something of this deployment is left: no newer generation before it ends."""
+    nodes = turn.world.nodes.values()
+    return next((node for node in nodes if node.in_contact and node.existing(turn.record.name)), None)
 
 
 def rank_count(profile: dict[str, Any]) -> int:
@@ -65,6 +71,10 @@ def preflight(turn: Turn) -> None:
     away = next((node for node in nodes if not node.in_contact), None)
     if away is not None:
         turn.enter("pending", f"node {away.name} went away during the preflight")
+        return
+    back = _with_old_rank(turn)
+    if back is not None:
+        turn.enter("pending", f"node {back.name} came back with an old rank during the preflight")
         return
     if not turn.gang.tasks:
         _ask_all(turn, nodes)

@@ -38,6 +38,10 @@ class Budget:
             recent=(*(at for at in self.recent if wall - at < _DAY_S), wall),
         )
 
+    def reclassify(self, before: RetryClass, after: RetryClass) -> "Budget":
+        """The fall charged last turned out to be of another class."""
+        return replace(self, memory_spent=self.memory_spent - (before == "memory") + (after == "memory"))
+
     def refill(self) -> "Budget":
         """Full again after a long enough `ready`; the day's count stays."""
         return replace(self, spent=0, memory_spent=0)

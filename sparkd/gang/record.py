@@ -5,27 +5,11 @@ from typing import Literal
 
 from sparkd.gang.budget import Budget
 from sparkd.records.document import DeploymentSerial, Desired
+from sparkd.records.fall import Fall
 from sparkd.records.intent import Descriptor, Intent
 from sparkd.records.rank import RankSpec
 from sparkd.records.status import Phase
 from sparkd.records.verdict import Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Fall:
-    """The fall that is told to people: the first failing rank and why it counts as fallen."""
-
-    generation: int
-    rank: int
-    node: str
-    reason: str
-    wall: float
-    code: int | None = None
-    signal: int | None = None
-    how: str = "unknown"
-    lines: tuple[str, ...] = ()
-    cause: str | None = None
-    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,12 @@
 
 from typing import Literal
 
-from sparkd.gang.budget import Policy, RetryClass, allowance
+from sparkd.gang.budget import Allowance, Policy, RetryClass, allowance
 from sparkd.gang.causes import classify
 from sparkd.gang.memory import Returned, returned
-from sparkd.gang.record import Fall
 from sparkd.gang.state import Gang, WriteIncident
 from sparkd.gang.turn import Turn
+from sparkd.records.fall import Fall
 from sparkd.records.names import parse_rank_name
 from sparkd.records.rank import MemoryNeed
 from sparkd.records.report import Exit, RankReport
@@ -107,23 +107,35 @@ def _first(candidates: list[Fall]) -> Fall:
 
 def _begin(turn: Turn, fall: Fall) -> None:
     record = turn.record
-    cause = classify(fall.lines)
-    retry: RetryClass = cause.retry if cause else "normal"
-    if fall.cause == "ENGINE_MISSING":
-        retry = "never"
-    budget = record.budget.charge(turn.now.wall, retry)
-    key = f"{record.name}-g{record.generation}"
-    judged = allowance(budget, policy_of(turn), retry, key, turn.limits)
-    turn.write(budget=budget, falls=record.falls + 1, fall=fall)
-    where = f"rank {fall.rank} on {fall.node}"
-    turn.say("fall", f"{where}: {fall.reason}", node=record.nodes[fall.rank], rank=fall.rank)
+    retry = _retry_of(fall)
+    turn.write(budget=record.budget.charge(turn.now.wall, retry), falls=record.falls + 1, fall=fall)
+    judged = _judge(turn, retry)
+    reason = f"rank {fall.rank} on {fall.node}: {fall.reason}"
+    turn.say("fall", reason, node=record.nodes[fall.rank], rank=fall.rank)
     verdict = _verdict(fall)
     turn.commands.append(WriteIncident(fall, (verdict,)))
     turn.write(verdicts=(verdict,))
     if judged.allowed:
-        begin_recovering(turn, f"{where} fell: {fall.reason}; {judged.reason}", judged.delay_s)
+        begin_recovering(turn, f"{_headline(fall)}; {judged.reason}", judged.delay_s)
     else:
-        begin_stopping(turn, f"{where} fell: {fall.reason}; gave up: {judged.reason}", ending="failed")
+        begin_stopping(turn, f"{_headline(fall)}; gave up: {judged.reason}", ending="failed")
+
+
+def _headline(fall: Fall) -> str:
+    return f"rank {fall.rank} on {fall.node} fell: {fall.reason}"
+
+
+def _retry_of(fall: Fall) -> RetryClass:
+    if fall.cause == "ENGINE_MISSING":
+        return "never"
+    cause = classify(fall.lines)
+    return cause.retry if cause else "normal"
+
+
+def _judge(turn: Turn, retry: RetryClass) -> Allowance:
+    record = turn.record
+    key = f"{record.name}-g{record.generation}"
+    return allowance(record.budget, policy_of(turn), retry, key, turn.limits)
 
 
 def _verdict(fall: Fall) -> Verdict:
@@ -163,11 +175,24 @@ def refine(turn: Turn) -> None:
     if (best.rank, best.how, best.reason, best.lines) == (told.rank, told.how, told.reason, told.lines):
         return
     verdict = _verdict(best)
-    turn.write(fall=best, verdicts=(verdict,))
+    reason = turn.record.reason.replace(_headline(told), _headline(best))
+    turn.write(fall=best, verdicts=(verdict,), reason=reason)
     turn.commands.append(WriteIncident(best, (verdict,)))
     if best.rank != told.rank:
         reason = f"rank {best.rank} on {best.node} fell first: {best.reason}"
         turn.say("fall", reason, node=turn.record.nodes[best.rank], rank=best.rank)
+    _judge_again(turn, told, best)
+
+
+def _judge_again(turn: Turn, told: Fall, best: Fall) -> None:
+    """A fall is told before the rank's last lines are read, and only they may show that no retry cures it."""
+    before, retry = _retry_of(told), _retry_of(best)
+    if retry == before:
+        return
+    turn.write(budget=turn.record.budget.reclassify(before, retry))
+    judged = _judge(turn, retry)
+    if turn.phase == "recovering" and not judged.allowed:
+        begin_stopping(turn, f"{_headline(best)}; gave up: {judged.reason}", ending="failed")
 
 
 # Ending what runs. --------------------------------------------------------------------------------------
@@ -284,6 +309,8 @@ def _unkillable(turn: Turn) -> list[RankReport]:
 
 def recovering(turn: Turn) -> None:
     refine(turn)
+    if turn.phase != "recovering":
+        return
     stuck = _unkillable(turn)
     if stuck:
         what = "; ".join(f"{r.name}: {', '.join(r.remains) or 'still there'}" for r in stuck)

@@ -29,7 +29,7 @@ def lost_while_serving(turn: Turn) -> int | None:
     for rank, node in away:
         heard = _heard(turn, node)
         if proved_at is not None and proved_at > heard + turn.limits.beat_s * 1.5:
-            # It computed after it should have spoken. While rank 0's agent is away, the pulse is ours to keep.
+            # It computed after it should have spoken. While rank 0's agent is away, the pulse is our task.
             if rank == 0 and turn.now.mono - proved_at >= turn.limits.pulse_silence_s:
                 _ask_for_proof(turn, heard)
             continue

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sparkd.fleet.nodes import Node
-from sparkd.gang.record import Fall, GangRecord
+from sparkd.gang.record import GangRecord
 from sparkd.records.document import Task
+from sparkd.records.fall import Fall
 from sparkd.records.intent import Intent
 from sparkd.records.rank import Probe, RankSpec
 from sparkd.records.report import Exit, TaskResult

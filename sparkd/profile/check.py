@@ -37,10 +37,10 @@ def check(data: dict[str, Any]) -> tuple[Profile | None, list[Problem]]:
 
 
 def profile_of(intent: Intent) -> Profile:
-    """The resolved profile of a stored intent. Raises ProfileError if this version of sparkd refuses it."""
+    """The resolved profile of an intent that was made elsewhere. Raises ProfileError if this version of sparkd refuses it."""
     profile, problems = check(merge({}, intent.profile))
     if profile is None:
-        where = f"stored intent of {intent.profile_name}"
+        where = f"intent of {intent.profile_name}"
         raise ProfileError([f"{where}: {dotted(problem.path)}: {problem.text}" for problem in problems])
     return profile
 

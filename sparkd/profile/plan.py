@@ -151,7 +151,7 @@ def _rank_plan(
         env={variable.name: variable.value for variable in env if not _is_nodes_secret(variable)},
         rendezvous=rendezvous,
         descriptor=descriptor,
-        probe=_probe(profile, api, served[0]) if rank == 0 else None,
+        probe=_probe(profile, api, served) if rank == 0 else None,
         weights_bytes=round(profile.memory.weights_gib * GIB),
         grace_s=DEFAULTS.down_grace_s,
         boot_max_s=profile.boot.max_s,
@@ -280,11 +280,12 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _probe(profile: Profile, api: Address, model: str) -> Probe:
+def _probe(profile: Profile, api: Address, served: tuple[str, ...]) -> Probe:
     ready = profile.ready
     return Probe(
         api=api,
-        model=model,
+        model=served[0],
+        models=served,
         canaries=tuple(_canary(canary) for canary in ready.canaries),
         warmup=tuple(_canary(completion) for completion in ready.warmup),
         pulse_silence_s=ready.pulse.silence_s,

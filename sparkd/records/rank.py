@@ -40,6 +40,8 @@ class Probe:
     warmup: tuple[Canary, ...] = ()
     pulse_silence_s: float = 15.0
     pulse_timeout_s: float = 20.0
+    models: tuple[str, ...] = ()
+    """Every name it serves under; `model` is the first of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,8 @@ class NodeStatus:
     pressure: Pressure = field(default_factory=Pressure)
     gpu: dict[str, float] = field(default_factory=dict)
     verdicts: tuple[Verdict, ...] = ()
+    drained: bool = False
+    """It gets no new rank."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from sparkd.clock import Instant
-from sparkd.records.document import Document, Revision
+from sparkd.records.document import DeploymentSerial, Document, Revision
 from sparkd.records.intent import Descriptor, Intent
 from sparkd.records.memory import Memory
 from sparkd.records.names import parse_rank_name
@@ -74,7 +74,7 @@ class Disk:
     accepted: Revision = field(default_factory=lambda: Revision(0, 0))
     instance: str = ""
     generations: dict[str, int] = field(default_factory=dict)
-    deployments: dict[str, object] = field(default_factory=dict)
+    deployments: dict[str, DeploymentSerial] = field(default_factory=dict)
     rows: dict[str, tuple[RankSpec, str, str]] = field(default_factory=dict)
     """name -> (spec, boot, state)."""
     outbox: list[Exit | TaskResult] = field(default_factory=list)
@@ -130,7 +130,7 @@ class SimNode:
             accepted=self.disk.accepted,
             rows=rows,  # type: ignore[arg-type]
             generations=dict(self.disk.generations),
-            deployments=dict(self.disk.deployments),  # type: ignore[arg-type]
+            deployments=dict(self.disk.deployments),
         )
         existing: dict[str, Existing] = {}
         for name in self.disk.folders:

@@ -16,7 +16,7 @@ CALM_S = 60.0
 DEPLOYMENTS = ("d1", "d2")
 FAULTS = (
     *("rank", "rank", "freeze", "agent", "agent", "power"),
-    *("cut", "one-way", "coordinator", "crash", "slow", "disk"),
+    *("cut", "one-way", "coordinator", "crash", "slow", "disk", "copy", "amnesia", "restore"),
 )
 
 
@@ -88,6 +88,12 @@ def _fault(world: World, rng: random.Random) -> Callable[[], None]:
                 to = rng.random() < 0.5
                 world.cut_off(node, to=to, back=not to)
                 world.at(world.now + seconds, lambda: world.cut.difference_update({(node, "*"), ("*", node)}))
+            case "copy":
+                world.copy_database()
+            case "amnesia":
+                world.lose_database()
+            case "restore":
+                world.restore_copy()
             case "coordinator":
                 world.kill_coordinator("by the schedule")
             case "crash":

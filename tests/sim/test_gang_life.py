@@ -85,7 +85,8 @@ def test_a_coordinator_that_dies_costs_no_rank() -> None:
     world.run(world.now + 6)
     assert world.phase("d1") == "ready"
     assert sorted(rank.spec.name for rank in world.living("d1")) == names
-    assert world.coordinator.term == 2
+    assert world.coordinator.fleet is not None
+    assert world.coordinator.fleet.term == 2
 
 
 def test_agents_that_die_cost_no_rank_and_lose_no_fall() -> None:

@@ -57,19 +57,25 @@ class Coordinator:
 
     def __init__(self, enrolled: tuple[str, ...]) -> None:
         self.enrolled = enrolled
-        self.term = 0
-        self.lives = 0
+        self.starts = 0
+        self.lives: set[tuple[int, str]] = set()
         self.records: dict[str, GangRecord] = {}
+        self.copies: list[tuple[set[tuple[int, str]], dict[str, GangRecord]]] = []
+        """Backups of the database, oldest first."""
         self.fleet: Fleet | None = None
 
     def start(self, now: float) -> None:
-        self.lives += 1
-        self.term += 1
+        self.starts += 1
+        term = 1 + max((term for term, _ in self.lives), default=0)
+        instance = f"instance{self.starts}"
+        self.lives.add((term, instance))
         instant = Instant(now, now)
         self.fleet = Fleet(
             holder=HOLDER,
-            term=self.term,
-            instance=f"instance{self.lives}",
+            term=term,
+            instance=instance,
+            lives=frozenset(self.lives),
+            old=len(self.lives) == 1,
             started=now,
             enrolled=frozenset(self.enrolled),
             nodes={n: Node(n, n) for n in self.enrolled},
@@ -285,9 +291,11 @@ class World:
             self.kill_coordinator("superseded")
             return None
         for name, gang in new.gangs.items():
-            if name not in old.gangs or gang.record is not old.gangs[name].record:
+            stored = gang.record.serial > 0
+            if stored and (name not in old.gangs or gang.record is not old.gangs[name].record):
                 self.coordinator.records[name] = gang.record
-        self.coordinator.term = max(self.coordinator.term, new.term)
+        if new.term != old.term:
+            self.coordinator.lives.add((new.term, new.instance))
         self._check_commit(old, new)
         for command in commands:
             self._note(command)
@@ -325,7 +333,8 @@ class World:
     def coordinator_back(self) -> None:
         if self.coordinator.fleet is None:
             self.coordinator.start(self.now)
-            self.tell(f"coordinator is back, term {self.coordinator.term}")
+            fleet = self.coordinator.fleet
+            self.tell(f"coordinator is back, term {fleet.term if fleet is not None else 0}")
 
     def _pulse_endpoint(self, name: str) -> None:
         """The coordinator's own pulse: it goes over the network that clients use, not over control links."""
@@ -338,6 +347,34 @@ class World:
                     lambda fleet, now: (*fleet_machine.endpoint_answered(fleet, name, now, LIMITS), None)
                 ),
             )
+
+    def copy_database(self) -> None:
+        self.coordinator.copies.append((set(self.coordinator.lives), dict(self.coordinator.records)))
+
+    def lose_database(self) -> None:
+        """Deleted while the coordinator is dead."""
+        self.tell("the database is deleted")
+        self.kill_coordinator("with its database")
+        self._doubt_what_no_node_heard()
+        self.coordinator.lives, self.coordinator.records = set(), {}
+
+    def restore_copy(self) -> None:
+        """An older copy is put back while the coordinator is dead."""
+        if self.coordinator.copies:
+            self.tell("an older copy of the database is restored")
+            self.kill_coordinator("for the restore")
+            self._doubt_what_no_node_heard()
+            lives, records = self.coordinator.copies[0]
+            self.coordinator.lives, self.coordinator.records = set(lives), dict(records)
+
+    def _doubt_what_no_node_heard(self) -> None:
+        """The promise after a loss is: back to what any node has heard. The rest may go either way."""
+        for name, record in self.coordinator.records.items():
+            disks = [node.disk for node in self.nodes.values()]
+            heard = [d.deployments[name].serial for d in disks if name in d.deployments]
+            launched = any(spec.deployment == name for d in disks for spec, _, _ in d.rows.values())
+            if record.serial not in heard or not launched:
+                self.asked[name] = "unknown"
 
     # People.
 
@@ -492,7 +529,7 @@ class World:
         """Ranks of two generations never run at once on nodes in contact when the newer one is committed."""
         for name, gang in new.gangs.items():
             before = old.gangs.get(name)
-            if before is None or gang.record.generation == before.record.generation:
+            if before is None or gang.launched_at != self.now or gang.launched_at == before.launched_at:
                 continue
             for node_id, node in self.nodes.items():
                 left = [r.spec.name for r in node.exists() if r.spec.deployment == name]
