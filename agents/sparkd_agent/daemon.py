@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 import sparkd
 from sparkd.clock import Clock
 from sparkd.errors import RankNotStarted, Spent, UsageError
+from sparkd.failpoints import passed
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.document import Document, Revision, Task
 from sparkd.records.intent import Descriptor, Intent
@@ -136,10 +137,12 @@ class Agent:
             ranks[handle.name] = Existing(name, spec, "running")
             self._supervise(handle, spec)
             log.info("adopted %s", handle.name)
+            passed("agent.23-adopted")
         for missing in unfinished - folders:
             if self._core.rows.get(missing) == "gone":  # of another boot, and nothing of it was ever made
                 self._ledger.ended(missing, "gone", None)
         self._core = machine.adopt(self._core, ranks, frozenset(folders))
+        passed("agent.24-adoption-done")
 
     def _is_alive(self, handle: RankHandle) -> bool:
         return any(ref is not None and self._procfs.alive(ref) for ref in (handle.shim, handle.leader))
@@ -399,6 +402,7 @@ class Agent:
     def _prune(self) -> None:
         for old in self._ledger.prune(self._limits.generations_kept):
             self._runtime.forget(old)
+            passed("agent.22-forgotten")
 
     def _save(self, write: Callable[[], object]) -> None:
         """A ledger that cannot be written keeps nothing from being killed or told."""

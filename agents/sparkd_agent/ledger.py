@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from sparkd.errors import StateCorrupt, StateTooNew
+from sparkd.failpoints import passed
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.document import DeploymentSerial, Revision
 from sparkd.records.names import parse_rank_name
@@ -125,6 +126,8 @@ class Ledger:
                 " SET generation = max(generation, excluded.generation)",
                 fences.generations.items(),
             )
+            passed("agent.1-fences")
+        passed("agent.2-fences-saved")
 
     # Ranks.
 
@@ -146,6 +149,8 @@ class Ledger:
                 "UPDATE deployment SET descriptor = ?, baseline_bytes = ? WHERE name = ?",
                 (msgspec.json.encode(spec.descriptor), baseline_bytes, spec.deployment),
             )
+            passed("agent.3-intent")
+        passed("agent.4-intent-committed")
 
     def baseline_bytes(self) -> int | None:
         """What was noted with the newest rank of this boot; None after a reboot."""
@@ -157,15 +162,19 @@ class Ledger:
         return None if row is None else row[0]
 
     def started(self, name: str, pid: int | None, starttime: int | None) -> None:
+        passed("agent.9-started")
         self._db.execute(
             "UPDATE rank SET state = 'started', pid = ?, starttime = ? WHERE name = ?", (pid, starttime, name)
         )
+        passed("agent.10-started-committed")
 
     def ended(self, name: str, state: RowState, exit_: Exit | None) -> None:
         body = msgspec.json.encode(exit_) if exit_ else None
+        passed("agent.16-end")
         self._db.execute(
             "UPDATE rank SET state = ?, exit = coalesce(?, exit) WHERE name = ?", (state, body, name)
         )
+        passed("agent.17-end-committed")
 
     def ranks(self) -> tuple[LedgerRank, ...]:
         """All rows; those of another boot are `gone`."""
@@ -190,6 +199,8 @@ class Ledger:
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany("DELETE FROM rank WHERE name = ?", ((name,) for name in dropped))
+            passed("agent.20-prune")
+        passed("agent.21-pruned")
         return dropped
 
     # Outbox.
@@ -197,9 +208,11 @@ class Ledger:
     def post(self, item: Exit | TaskResult) -> int:
         """Keep a piece of news until it is acknowledged; gives its place in the outbox."""
         kind = "exit" if isinstance(item, Exit) else "result"
+        passed("agent.14-post")
         cursor = self._db.execute(
             "INSERT INTO outbox (kind, body) VALUES (?, ?)", (kind, msgspec.json.encode(item))
         )
+        passed("agent.15-posted")
         return int(cursor.lastrowid or 0)
 
     def outbox(self, limit: int = DEFAULTS.outbox_batch) -> tuple[OutboxRow, ...]:
@@ -218,3 +231,5 @@ class Ledger:
             with self._db:
                 self._db.execute("BEGIN IMMEDIATE")
                 self._db.executemany("DELETE FROM outbox WHERE seq = ?", ((seq,) for seq in seqs))
+                passed("agent.18-acknowledge")
+            passed("agent.19-acknowledged")

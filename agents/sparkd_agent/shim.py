@@ -49,6 +49,15 @@ IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """The shim must not end before its rank; SIGKILL for the rank is the agent's business."""
 
 
+FAILPOINTS = os.environ.get("SPARKD_FAILPOINTS", "").split(",")
+
+
+def passed(name: str) -> None:
+    """A failpoint as in `sparkd/failpoints.py`, which this file must do without: `kill` is all it knows."""
+    if f"{name}:kill" in FAILPOINTS:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def starttime_of(pid: int) -> int:
     with open(f"/proc/{pid}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[19])
@@ -276,10 +285,12 @@ class Writer:
             return
         lost = self._lost_bytes + self.unread_bytes - self._unread_told
         body = json.dumps({"format": FORMAT, "name": self._name, **self._exit, "lost_bytes": lost}).encode()
+        passed("shim.3-exit")
         try:
             replace_durably(self._exit_path, body, self._folder_fd)
         except OSError:
             return
+        passed("shim.4-exit-written")
         self._exit = None
 
 
@@ -382,6 +393,7 @@ class Shim:
         self._writer = Writer(folder, folder_fd, self._name, segments, spec["line_bytes"])
         reserve(f"{folder}/shim.json")
         self._pid, self._failure = start_leader(spec, *ends)
+        passed("shim.1-leader-started")
         record = {
             "format": FORMAT,
             "name": self._name,
@@ -400,6 +412,7 @@ class Shim:
         except OSError:
             os.kill(self._pid, signal.SIGKILL)  # what nobody can find again must not run
             raise
+        passed("shim.2-record-written")
         announce(body)
         self._writer.start()
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sparkd.clock import Clock, Instant
+from sparkd.failpoints import passed
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.rank import RankSpec
 from sparkd.records.report import Exit, RankState
@@ -262,8 +263,10 @@ class RankSupervisor:
             pids = [stat.pid for stat in self._target.members()]
             self._shm.note(self.name, pids, thorough=True)
             self._collect_lines()
+            passed("agent.11-kill")
         self._passes += 1
         left = kill_pass(self._target, self._essentials.living)
+        passed("agent.12-kill-sent")
         if not left:
             self._end_shim(now)
             if not self._shim_alive():
@@ -289,6 +292,7 @@ class RankSupervisor:
         self._usage = self._meter.measure((), now)
         self._collect_lines()
         self._settle(final=True)
+        passed("agent.13-proved")
         self._become(life.nothing_left(self._life, now, remains))
 
     def _collect_lines(self) -> None:

@@ -14,6 +14,8 @@ import msgspec
 
 from sparkd.clock import Instant
 from sparkd.errors import RankNotStarted, StateCorrupt, StateTooNew
+from sparkd.failpoints import VARIABLE as FAILPOINTS
+from sparkd.failpoints import passed
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.names import parse_rank_name
 from sparkd.records.rank import RankSpec
@@ -41,8 +43,13 @@ class ProcessRuntime:
 
     async def start(self, spec: RankSpec, launch: Launch) -> RankHandle:
         folder = RankFolder(self._ranks / spec.name)
-        folder.create()
-        answer_read, answer_write = os.pipe2(os.O_CLOEXEC)
+        try:
+            passed("agent.5-folder")
+            folder.create()
+            passed("agent.6-folder-made")
+            answer_read, answer_write = os.pipe2(os.O_CLOEXEC)
+        except OSError as error:
+            raise RankNotStarted(f"{spec.name}: no folder could be made for it: {error}") from error
         try:
             try:
                 pid = self._spawn(folder, self._shim_spec(folder, spec, launch), answer_write)
@@ -51,11 +58,14 @@ class ProcessRuntime:
             finally:
                 os.close(answer_write)
             self._watch_child(pid)
+            passed("agent.7-shim-spawned")
             try:
-                return await self._answer(folder, answer_read)
+                handle = await self._answer(folder, answer_read)
             except BaseException:
                 await self._abandon(folder, pid)
                 raise
+            passed("agent.8-shim-answered")
+            return handle
         finally:
             os.close(answer_read)
 
@@ -112,7 +122,7 @@ class ProcessRuntime:
         return json.dumps(body).encode()
 
     def _spawn(self, folder: RankFolder, spec: bytes, answer: int) -> int:
-        """Start the shim; its environment is empty and its argv holds the rank's name only."""
+        """Start the shim; no environment but failpoints, no argument but the rank's name."""
         with contextlib.ExitStack() as opened:
             spec_fd = os.memfd_create("sparkd-spec", os.MFD_CLOEXEC)
             opened.callback(os.close, spec_fd)
@@ -126,10 +136,11 @@ class ProcessRuntime:
                 opened.callback(os.close, moved)
                 actions.append((os.POSIX_SPAWN_DUP2, moved, target))
             errors = str(folder.path / "shim.err")
+            armed = os.environ.get(FAILPOINTS)
             return os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-I", "-S", str(SHIM), str(_SPEC_FD), folder.name],
-                {},
+                {FAILPOINTS: armed} if armed else {},
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_OPEN, 2, errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
