@@ -24,6 +24,7 @@ from sparkd.records.report import Hello
 
 def learn(fleet: Fleet, hello: Hello, now: Instant) -> Fleet:
     """Note whether a hello shows that the database is old, and hold what it names if so."""
+    fleet = _outbid(fleet, hello)
     if not fleet.old and _knows_more(fleet, hello):
         fleet = replace(fleet, old=True)
     if not fleet.old:
@@ -32,6 +33,24 @@ def learn(fleet: Fleet, hello: Hello, now: Instant) -> Fleet:
     named |= {row.spec.deployment for row in hello.ledger}
     fresh = named - fleet.known_again
     return review(replace(fleet, held=fleet.held | fresh), now)
+
+
+def highest_serial(fleet: Fleet, name: str) -> int:
+    """Of all that nodes have said in this life; a new deployment of that name must begin above it."""
+    serials = [s.serial for node in fleet.nodes.values() for s in node.deployments if s.name == name]
+    return max(serials, default=0)
+
+
+def _outbid(fleet: Fleet, hello: Hello) -> Fleet:
+    """What a person asked for in this life is newer than what a node remembers from before it was away."""
+    gangs = dict(fleet.gangs)
+    for serial in hello.deployments:
+        gang = gangs.get(serial.name)
+        if gang is None or serial.name not in fleet.known_again or serial.serial < gang.record.serial:
+            continue
+        if (serial.serial, serial.desired) != (gang.record.serial, gang.record.desired):
+            gangs[serial.name] = replace(gang, record=replace(gang.record, serial=serial.serial + 1))
+    return replace(fleet, gangs=gangs)
 
 
 def _knows_more(fleet: Fleet, hello: Hello) -> bool:

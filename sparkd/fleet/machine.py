@@ -211,7 +211,7 @@ def up(
         waiting = gang.waiting.what if gang is not None and gang.waiting is not None else "its nodes"
         raise CoordinatorStarting(f"{name} is held, waiting for {waiting}; `sparkd down {name}` ends that")
     if gang is None:
-        gang = gang_machine.create(name, intent, now)
+        gang = gang_machine.create(name, intent, now, serial=1 + amnesia.highest_serial(fleet, name))
         known = fleet.known_again | {name}
         fleet = replace(fleet, gangs={**fleet.gangs, name: gang}, known_again=known)
         fleet, commands = _step_gangs(fleet, [(name, Tick())], now, limits)
