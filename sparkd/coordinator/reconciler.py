@@ -295,7 +295,7 @@ class Reconciler:
     def _show(self, old: Fleet, new: Fleet, changes: Changes, commands: Commands) -> None:
         for event in changes.events:
             where = "/".join(str(part) for part in (event.deployment, event.node) if part)
-            step = f" {event.from_} -> {event.to}" if event.to else ""
+            step = f" {event.from_ or ''} -> {event.to}" if event.to else ""
             log.info("%s%s %s: %s", f"{where} " if where else "", event.kind + step, event.id, event.reason)
         if changes.events:
             self.events.append(changes.events)

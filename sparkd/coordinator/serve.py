@@ -137,8 +137,9 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    open_paths = frozenset({"/healthz"})
     servers = [
-        _server(Guard(rest_app(reconciler, store), token, limits, open_paths=frozenset({"/healthz"})), limits),
+        _server(Guard(rest_app(reconciler, store), token, limits, open_paths=open_paths), limits),
         _server(Guard(agent_app(reconciler), token, limits), limits),
     ]
     async with asyncio.TaskGroup() as group:

@@ -30,6 +30,7 @@ from sparkd.gang.state import (
     PendingTask,
     Reported,
     Restart,
+    Say,
     TaskDone,
     Tick,
     Up,
@@ -215,7 +216,8 @@ def up(
         known = fleet.known_again | {name}
         fleet = replace(fleet, gangs={**fleet.gangs, name: gang}, known_again=known)
         fleet, commands = _step_gangs(fleet, [(name, Tick())], now, limits)
-        return publish(fleet), commands, "created"
+        created = Told(name, 0, Say("phase", "asked for", to="pending"))
+        return publish(fleet), (created, *commands), "created"
     ending = gang.record.phase in gang_machine.ENDED or (
         gang.record.phase == "stopping" and gang.record.ending != "pending"
     )

@@ -156,7 +156,7 @@ def test_a_stored_profile_that_is_no_longer_valid_is_named(two: Source) -> None:
 
     intent = resolve(two).intent
     broken = replace(intent, profile={**intent.profile, "layout": {"tp": "x"}})
-    with pytest.raises(ProfileError, match=r"stored intent of two: layout.tp: must be a whole number"):
+    with pytest.raises(ProfileError, match=r"intent of two: layout.tp: must be a whole number"):
         profile_of(broken)
 
 
