@@ -75,12 +75,15 @@ def review(fleet: Fleet, now: Instant) -> Fleet:
     """Take every held deployment whose nodes have all spoken; show the others as waiting for a node."""
     for name in sorted(fleet.held):
         found = _best(fleet, name)
-        missing = [n for n in found.nodes if not _spoken(fleet, n)] if found else []
+        # While nobody who spoke was a member, any node that has not spoken may be one.
+        members = found.nodes if found is not None else sorted(fleet.enrolled)
+        missing = [node for node in members if not _spoken(fleet, node)]
         if missing or fleet.holding:
             fleet = _show_waiting(fleet, name, found, missing, now)
             continue
-        fleet = replace(fleet, held=fleet.held - {name}, known_again=fleet.known_again | {name})
-        fleet = _take(fleet, name, found, now)
+        fleet = _take(replace(fleet, held=fleet.held - {name}), name, found, now)
+        if name in fleet.gangs:
+            fleet = replace(fleet, known_again=fleet.known_again | {name})
     return fleet
 
 

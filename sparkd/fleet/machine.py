@@ -132,7 +132,9 @@ def report(
     if report.results:
         fleet = publish(fleet)
     newest = fleet.nodes[node.id].published
-    return fleet, (*commands, *more), ReportAnswer(report.caller.seq, limits.lease_s, newest)
+    # No gang takes anything in during the hold: what only the ledger keeps has to come again.
+    acked = 0 if fleet.holding else report.caller.seq
+    return fleet, (*commands, *more), ReportAnswer(acked, limits.lease_s, newest)
 
 
 def _check_protocol(caller: Caller) -> None:
