@@ -227,7 +227,8 @@ class Agent:
         return report, tuple(row.seq for row in outbox)
 
     def acknowledged(self, report: Report, rows: tuple[int, ...], given: ReportAnswer) -> None:
-        self._ledger.acknowledge(rows)
+        if given.acked == report.caller.seq:
+            self._save(lambda: self._ledger.acknowledge(rows))
         self._apply(LeaseGiven(given.lease_s))
         for chunk in report.logs:
             begin, _ = self._follow_at.get(chunk.rank, (0, 0))

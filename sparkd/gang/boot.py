@@ -255,7 +255,7 @@ def _commit(turn: Turn, nodes: tuple[Node, ...], paths: dict[str, str]) -> None:
         specs=launch.specs,
         verdicts=(*turn.gang.carried, *launch.verdicts),
     )
-    turn.change(launched_at=turn.now.mono, exits=(), ready_since=None, carried=(), proof_asked=None)
+    turn.change(launched_at=turn.now.mono, ready_since=None, carried=(), proof_asked=None)
 
 
 def _fail(turn: Turn, reason: str, *verdicts: Verdict) -> None:

@@ -40,6 +40,8 @@ class GangRecord:
     left_on: tuple[str, ...] = ()
     boot_s: float = 0.0
     """How long the last boot took."""
+    told_exits: tuple[tuple[str, int], ...] = ()
+    """(rank's name, pid) of the last process ends that were told: an agent repeats one until acknowledged."""
 
     @property
     def descriptor(self) -> Descriptor:

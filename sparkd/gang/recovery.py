@@ -254,11 +254,12 @@ def note_report(turn: Turn, node_id: str) -> None:
 
 
 def note_exit(turn: Turn, exit_: Exit) -> None:
-    """Tell each process end once, whenever and however often it is reported."""
+    """Tell each process end once, whenever and however often it is reported, in whichever life of ours."""
     name = parse_rank_name(exit_.rank)
-    if name is None or name.deployment != turn.record.name or exit_ in turn.gang.exits:
+    told = (exit_.rank, exit_.pid)
+    if name is None or name.deployment != turn.record.name or told in turn.record.told_exits:
         return
-    turn.change(exits=(*turn.gang.exits, exit_))
+    turn.write(told_exits=(*turn.record.told_exits, told)[-turn.limits.exits_remembered :])
     turn.say("exit", f"{exit_.process} (pid {exit_.pid}) {describe_exit(exit_)}", rank=name.rank)
 
 

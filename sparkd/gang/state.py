@@ -69,8 +69,6 @@ class Gang:
     evicted: bool = False
     carried: tuple[Verdict, ...] = ()
     """Warnings that the next launch goes with."""
-    exits: tuple[Exit, ...] = ()
-    """Of the present generation, as reported."""
 
     @property
     def name(self) -> str:

@@ -103,6 +103,8 @@ class Defaults:
     events_kept: int = 10_000
     outbox_batch: int = 256
     """Exits and task results in one report; the rest waits in the ledger for the next."""
+    exits_remembered: int = 64
+    """Process ends of a deployment that are known to have been told. A rank of vLLM has about five."""
     generations_kept: int = 3
     """Ended ranks of a deployment whose logs and ledger rows a node keeps."""
 

@@ -222,6 +222,6 @@ class Report:
 @dataclass(frozen=True, slots=True)
 class ReportAnswer:
     acked: int
-    """The request's `seq`: everything in it that waits in the ledger may be forgotten."""
+    """The request's `seq`: everything in it that waits in the ledger may be forgotten. Else 0."""
     lease_s: float
     newest: Revision
