@@ -28,6 +28,8 @@ def answer(task: Task, config: AgentConfig, ranks: Path) -> TaskResult:
                 result = _log(task.args, ranks)
             case "evict":
                 result = _evict(config)
+            case "probe":
+                result = _probe(task.args)
             case _:
                 return TaskResult(
                     task.id, ok=False, error=f"this agent does not know tasks of kind {task.kind}"
@@ -110,6 +112,20 @@ def candidate_paths(model: dict[str, Any], roots: tuple[str, ...]) -> tuple[Path
         return tuple(Path(root) / path for root in roots)
     folder = "models--" + str(model["id"]).replace("/", "--")
     return tuple(Path(root) / folder / "snapshots" / str(model["revision"]) for root in roots)
+
+
+# probe -----------------------------------------------------------------------------------------------
+
+
+def _probe(args: dict[str, Any]) -> dict[str, Any]:
+    """Whether any of the targets takes a connection from this node: the coordinator cannot reach it."""
+    for target in args["targets"]:
+        try:
+            with socket.create_connection((str(target["host"]), int(target["port"])), timeout=1.0):
+                return {"reached": True}
+        except OSError:
+            continue
+    return {"reached": False}
 
 
 # evict -----------------------------------------------------------------------------------------------

@@ -169,13 +169,13 @@ class Reconciler:
         specs = self.fleet.gangs[deployment].record.specs
         key = specs[0].secrets.get(API_KEY_VARIABLE) if specs else None
         try:
-            if await self._pulse(probe, key):
-                self._apply(
-                    lambda fleet, now: (
-                        *machine.endpoint_answered(fleet, deployment, now, self._limits),
-                        None,
-                    )
+            pulsed = await self._pulse(probe, key)
+            self._apply(
+                lambda fleet, now: (
+                    *machine.endpoint_pulsed(fleet, deployment, pulsed, now, self._limits),
+                    None,
                 )
+            )
         finally:
             del self._pulses[deployment]
 

@@ -103,13 +103,13 @@ def _head_report(fleet: Fleet, gang: Gang) -> tuple[Node, RankReport] | None:
 
 def _proof_age(fleet: Fleet, gang: Gang, now: Instant) -> float | None:
     """Age of the last token that needed every rank: as reported, plus the time since that report."""
+    ages = [now.mono - gang.endpoint_proof] if gang.endpoint_proof is not None else []
     found = _head_report(fleet, gang)
-    if found is None:
-        return None
-    node, report = found
-    if report.probe is None or report.probe.proof_age_s is None or node.heard is None:
-        return None
-    return round(report.probe.proof_age_s + now.mono - node.heard, 3)
+    if found is not None:
+        node, report = found
+        if report.probe is not None and report.probe.proof_age_s is not None and node.heard is not None:
+            ages.append(report.probe.proof_age_s + now.mono - node.heard)
+    return round(min(ages), 3) if ages else None
 
 
 def _proof_bound(head: RankSpec | None) -> float | None:

@@ -23,7 +23,7 @@ from sparkd.fleet.state import Commands, ErrandDone, Fleet, FleetCommand, NodeSa
 from sparkd.gang import machine as gang_machine
 from sparkd.gang.state import (
     Down,
-    EndpointAnswered,
+    EndpointPulsed,
     Exited,
     Gang,
     GangEvent,
@@ -240,11 +240,13 @@ def down(fleet: Fleet, name: str, now: Instant, limits: Defaults = DEFAULTS) -> 
     return _step_gangs(fleet, [(name, Down())], now, limits)
 
 
-def endpoint_answered(fleet: Fleet, name: str, now: Instant, limits: Defaults = DEFAULTS) -> Step:
-    """A pulse that the coordinator itself sent to a deployment's endpoint brought a token."""
+def endpoint_pulsed(
+    fleet: Fleet, name: str, pulsed: EndpointPulsed, now: Instant, limits: Defaults = DEFAULTS
+) -> Step:
+    """What became of a pulse that the coordinator itself sent to a deployment's endpoint."""
     if name not in fleet.gangs:
         return fleet, ()
-    return _step_gangs(fleet, [(name, EndpointAnswered())], now, limits)
+    return _step_gangs(fleet, [(name, pulsed)], now, limits)
 
 
 def restart(fleet: Fleet, name: str, generation: int, now: Instant, limits: Defaults = DEFAULTS) -> Step:

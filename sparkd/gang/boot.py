@@ -270,9 +270,13 @@ def booting(turn: Turn) -> None:
     """Follow the ranks up; a fall, a wrong canary or a phase without progress ends the attempt."""
     if recovery.fell(turn):
         return
-    lost = silence.lost_while_booting(turn)
+    served = turn.gang.ready_since is not None
+    lost = silence.lost_while_serving(turn) if served else silence.lost_while_booting(turn)
     if lost is not None:
         recovery.begin_fall(turn, lost, _lost(turn, lost), cause="NODE_LOST")
+        return
+    if served and not silence.proof_is_overdue(turn):
+        turn.enter("ready", "there is proof again that every rank computes")
         return
     reports = [turn.report(rank) for rank in range(len(turn.record.specs))]
     _note_progress(turn, reports)
@@ -284,7 +288,8 @@ def booting(turn: Turn) -> None:
         if head.probe.failed:
             recovery.begin_fall(turn, 0, f"not ready: {head.probe.failed}", cause="CANARY_FAILED")
             return
-        if head.probe.warmed and all(r is not None and r.state == "running" for r in reports):
+        running = all(report is not None and report.state == "running" for report in reports)
+        if head.probe.warmed and running and not served:
             _become_ready(turn)
             return
     _judge_deadline(turn, reports)
@@ -329,6 +334,12 @@ def _judge_deadline(turn: Turn, reports: list[RankReport | None]) -> None:
     started = turn.gang.launched_at if turn.gang.launched_at is not None else turn.gang.phase_since
     cap = started + turn.record.specs[0].boot_max_s
     rank, what = _slowest(reports)
+    away = next((r for r in range(len(reports)) if not _in_contact(turn, r)), None)
+    if away is not None:
+        # Its progress cannot be seen: whether it is lost is decided by its silence, not by this deadline.
+        name = turn.name_of(turn.record.nodes[away])
+        turn.wait(f"word from node {name}", "it goes on as it is", rank=away, node=turn.record.nodes[away])
+        return
     if turn.now.mono >= min(deadline, cap):
         why = (
             f"no progress for {allowance:.0f} s"
@@ -376,9 +387,9 @@ def ready(turn: Turn) -> None:
     if lost is not None:
         recovery.begin_fall(turn, lost, _lost(turn, lost), cause="NODE_LOST")
         return
-    if silence.overdue(turn):
-        reason = "rank 0's agent is away, and the endpoint has answered no pulse for the whole bound"
-        recovery.begin_fall(turn, 0, reason, cause="ENGINE_WEDGED")
+    if silence.head_is_away(turn) and silence.proof_is_overdue(turn):
+        # Nobody can be asked, so nobody can say that it is ready; nor that it is not, so it is left alone.
+        turn.enter("warming", "no proof within the bound, and rank 0's agent cannot be asked")
         return
     members = range(len(turn.record.nodes))
     away = [turn.name_of(turn.record.nodes[rank]) for rank in members if not _in_contact(turn, rank)]
@@ -391,6 +402,14 @@ def ready(turn: Turn) -> None:
     if turn.record.budget.spent and turn.now.mono - since >= refill_after_s(turn.record.boot_s, turn.limits):
         turn.write(budget=turn.record.budget.refill())
         turn.say("budget", "ready for long enough: the restart budget is full again")
+
+
+def note_pulse(turn: Turn, outcome: str) -> None:
+    """A pulse of our own that was delivered and brought nothing is as good as rank 0's agent's word."""
+    if outcome == "answered":
+        turn.change(endpoint_proof=turn.now.mono)
+    elif outcome == "unanswered" and turn.phase == "ready" and silence.head_is_away(turn):
+        recovery.begin_fall(turn, 0, "the endpoint takes a pulse and does not answer", cause="ENGINE_WEDGED")
 
 
 def _in_contact(turn: Turn, rank: int) -> bool:

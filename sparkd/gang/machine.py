@@ -22,7 +22,7 @@ from sparkd.gang.budget import Budget
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import (
     Down,
-    EndpointAnswered,
+    EndpointPulsed,
     Exited,
     Gang,
     GangCommand,
@@ -62,6 +62,7 @@ def restore(record: GangRecord, now: Instant) -> Gang:
         progress_at=now.mono,
         stop_since=now.mono,
         restored_at=now.mono,
+        ready_since=now.mono if record.phase == "ready" else None,
     )
     if record.phase == "preflight":
         turn = Turn(gang, World({}), now)
@@ -88,8 +89,8 @@ def step(
             boot.note_task(turn, node, result)
         case Reported(node):
             recovery.note_report(turn, node)
-        case EndpointAnswered():
-            turn.change(endpoint_proof=now.mono)
+        case EndpointPulsed(outcome):
+            boot.note_pulse(turn, outcome)
         case Tick():
             pass
     _advance(turn)

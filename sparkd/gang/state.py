@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from sparkd.fleet.nodes import Node
 from sparkd.gang.record import GangRecord
@@ -124,11 +125,16 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointAnswered:
-    """A pulse that the coordinator sent itself came back with a token."""
+class EndpointPulsed:
+    """What became of a pulse that the coordinator sent itself.
+
+    `unanswered`: it was delivered, and no token came in the pulse's time. `undelivered` says nothing.
+    """
+
+    outcome: Literal["answered", "unanswered", "undelivered"]
 
 
-GangEvent = Up | Down | Restart | Reported | Exited | TaskDone | EndpointAnswered | Tick
+GangEvent = Up | Down | Restart | Reported | Exited | TaskDone | EndpointPulsed | Tick
 
 
 # What it asks for. -----------------------------------------------------------------------------------

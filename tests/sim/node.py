@@ -101,6 +101,7 @@ class SimNode:
         self.now = 0.0
         self.taken_ports: set[int] = set()
         self.later = later
+        self.reaches_head: Callable[[str, int], bool] = lambda host, port: False
         self.trapped_until = 0.0
         self.baseline_bytes = POOL
         self.hurry: Callable[[], None] = lambda: None
@@ -267,6 +268,9 @@ class SimNode:
     def _answer(self, task: object) -> TaskResult:
         args = task.args  # type: ignore[attr-defined]
         task_id = task.id  # type: ignore[attr-defined]
+        if task.kind == "probe":  # type: ignore[attr-defined]
+            reached = any(self.reaches_head(t["host"], t["port"]) for t in args["targets"])
+            return TaskResult(task_id, ok=True, result={"reached": reached})
         if task.kind in ("canary", "evict"):  # type: ignore[attr-defined]
             return TaskResult(task_id, ok=True)
         if task.kind == "port":  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ CALM_S = 60.0
 DEPLOYMENTS = ("d1", "d2")
 FAULTS = (
     *("rank", "rank", "freeze", "agent", "agent", "power"),
-    *("cut", "one-way", "coordinator", "crash", "slow", "disk", "copy", "amnesia", "restore"),
+    *("cut", "one-way", "coordinator", "crash", "slow", "disk", "copy", "amnesia", "restore", "isolate"),
 )
 
 
@@ -66,7 +66,7 @@ def _fault(world: World, rng: random.Random) -> Callable[[], None]:
     name, rank = rng.choice(DEPLOYMENTS), rng.choice((0, 1))
     seconds = rng.uniform(0.2, 8.0)
     moment = rng.choice(("before-commit", "after-commit"))
-    stubborn = rng.random() < 0.2
+    stubborn, deep = rng.random() < 0.2, rng.random() < 0.4
 
     def act() -> None:
         match kind:
@@ -82,12 +82,15 @@ def _fault(world: World, rng: random.Random) -> Callable[[], None]:
             case "power":
                 world.power_off(node, seconds)
             case "cut":
-                world.cut_off(node)
-                world.at(world.now + seconds, lambda: world.cut.difference_update({(node, "*"), ("*", node)}))
+                world.cut_off(node, deep=deep)
+                world.at(world.now + seconds, lambda: world.mend(node))
             case "one-way":
                 to = rng.random() < 0.5
-                world.cut_off(node, to=to, back=not to)
-                world.at(world.now + seconds, lambda: world.cut.difference_update({(node, "*"), ("*", node)}))
+                world.cut_off(node, to=to, back=not to, deep=deep)
+                world.at(world.now + seconds, lambda: world.mend(node))
+            case "isolate":
+                world.isolate()
+                world.at(world.now + seconds, world.heal)
             case "copy":
                 world.copy_database()
             case "amnesia":

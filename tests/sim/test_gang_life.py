@@ -167,6 +167,48 @@ def test_the_head_s_node_cut_off_is_judged_by_the_endpoint() -> None:
     assert world.run_until(lambda: world.phase("d1") == "recovering", 45), world.timeline()
 
 
+def test_a_coordinator_that_is_cut_off_ends_nothing_and_claims_nothing() -> None:
+    """All control links are gone and the fabric is healthy (invariants 2 and 6)."""
+    world = World(23)
+    ready(world)
+    world.isolate()
+    world.run(world.now + 20)
+    assert world.phase("d1") == "ready", world.timeline()
+    world.run(world.now + 40)
+    assert world.phase("d1") == "warming", "nobody can say that it is ready any more"
+    world.run(world.now + 2000)
+    assert len(world.living("d1")) == 2, world.timeline()
+    world.heal()
+    assert world.run_until(lambda: world.phase("d1") == "ready", 10), world.timeline()
+    assert generation(world) == 1
+
+
+def test_a_head_that_nobody_reaches_is_lost() -> None:
+    world = World(24)
+    ready(world)
+    world.power_off("a", None)
+    begun = world.now
+    assert world.run_until(lambda: world.phase("d1") == "recovering", 10), world.timeline()
+    assert 4.0 <= world.now - begun <= 7.5
+    assert world.run_until(lambda: world.phase("d1") == "ready", 20), world.timeline()
+    record = world.record("d1")
+    assert record is not None
+    assert record.nodes == ("c", "b")
+
+
+def test_a_head_cut_off_from_us_alone_is_not_lost() -> None:
+    """Its follower's node still reaches its rendezvous: the pulse that we could not deliver says nothing."""
+    world = World(25)
+    ready(world)
+    world.cut_off("a", deep=True)
+    world.run(world.now + 25)
+    assert world.phase("d1") == "ready", world.timeline()
+    world.heal()
+    world.run(world.now + 10)
+    assert world.phase("d1") == "ready"
+    assert generation(world) == 1
+
+
 def test_memory_that_comes_back_late_is_waited_for() -> None:
     world = World(20)
     ready(world)

@@ -16,7 +16,7 @@ from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Commands, Fleet, Superseded
 from sparkd.gang import machine as gang_machine
 from sparkd.gang.record import GangRecord
-from sparkd.gang.state import Launch, PulseEndpoint
+from sparkd.gang.state import EndpointPulsed, Launch, PulseEndpoint
 from sparkd.records.defaults import Defaults
 from sparkd.records.intent import Intent
 from tests.sim.node import SimNode, SimRank, light_specs
@@ -101,12 +101,17 @@ class World:
         self.loss = 0.0
         self.cut: set[tuple[str, str]] = set()
         """(from, to) pairs that lose everything; the coordinator is `*`."""
+        self.unreachable: set[str] = set()
+        """Nodes whose API the coordinator cannot reach either."""
+        self.isolated = False
         self.asked: dict[str, str] = {}
         """The last acknowledged wish of each deployment: up or down."""
         self.crash_next: str | None = None
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self.nodes = {name: SimNode(name, HOLDER, self._schedule) for name in names}
+        for node in self.nodes.values():
+            node.reaches_head = self._reaches_head
         self._links = {name: Link() for name in names}
         self.coordinator.start(0.0)
         for name, node in self.nodes.items():
@@ -337,16 +342,36 @@ class World:
             self.tell(f"coordinator is back, term {fleet.term if fleet is not None else 0}")
 
     def _pulse_endpoint(self, name: str) -> None:
-        """The coordinator's own pulse: it goes over the network that clients use, not over control links."""
+        """The coordinator's own pulse: over the network that clients use, which may be cut as well."""
         self._engines()
         head = next((r for r in self.living(name) if r.spec.rank == 0 and r.state == "running"), None)
-        if head is not None and head.proved_at == self.now:
-            self._schedule(
-                self._lag(),
-                lambda: self.apply(
-                    lambda fleet, now: (*fleet_machine.endpoint_answered(fleet, name, now, LIMITS), None)
-                ),
-            )
+        outcome, wait = "undelivered", 1.0
+        if head is not None and not self.isolated and self._node_of(head) not in self.unreachable:
+            answered = head.proved_at == self.now
+            outcome, wait = ("answered", self._lag()) if answered else ("unanswered", 20.0)
+        pulsed = EndpointPulsed(outcome)  # type: ignore[arg-type]
+
+        def step(fleet: Fleet, now: Instant) -> Any:
+            return (*fleet_machine.endpoint_pulsed(fleet, name, pulsed, now, LIMITS), None)
+
+        self._schedule(wait, lambda: self.apply(step))
+
+    def _node_of(self, rank: SimRank) -> str:
+        return next(name for name, node in self.nodes.items() if rank in node.ranks.values())
+
+    def _reaches_head(self, host: str, port: int) -> bool:
+        """Whether rank 0 on that node takes a connection at its rendezvous or API."""
+        head = self.nodes.get(host)
+        return head is not None and any(
+            rank.spec.rank == 0 and port in (rank.spec.rendezvous.port, 8100) for rank in head.exists()
+        )
+
+    def isolate(self) -> None:
+        """The coordinator itself is cut off from everything; the nodes see each other."""
+        self.tell("the coordinator is cut off")
+        self.isolated = True
+        for name in self.nodes:
+            self.cut |= {(name, "*"), ("*", name)}
 
     def copy_database(self) -> None:
         self.coordinator.copies.append((set(self.coordinator.lives), dict(self.coordinator.records)))
@@ -432,16 +457,25 @@ class World:
 
     # Faults.
 
-    def cut_off(self, node: str, *, to: bool = True, back: bool = True) -> None:
-        self.tell(f"{node} is cut off (to {to}, back {back})")
+    def cut_off(self, node: str, *, to: bool = True, back: bool = True, deep: bool = False) -> None:
+        """`deep`: the coordinator cannot reach the node's API either."""
+        self.tell(f"{node} is cut off (to {to}, back {back}, deep {deep})")
+        if deep:
+            self.unreachable.add(node)
         if to:
             self.cut.add((node, "*"))
         if back:
             self.cut.add(("*", node))
 
+    def mend(self, node: str) -> None:
+        self.cut -= {(node, "*"), ("*", node)}
+        self.unreachable.discard(node)
+
     def heal(self) -> None:
         self.tell("the network is whole again")
         self.cut.clear()
+        self.unreachable.clear()
+        self.isolated = False
         self.loss = 0.0
         self.delay = 0.005
 
