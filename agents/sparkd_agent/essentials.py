@@ -1,10 +1,16 @@
-"""The processes whose end is the end of their rank: a pidfd on each, and how each of them ended."""
+"""The processes whose end is the end of their rank: a pidfd on each, and how each of them ended.
+
+Which ones there are is noted in a file: the next run of the agent must miss one that ended in between.
+"""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sparkd.clock import Clock, Instant
 from sparkd.errors import StateCorrupt
@@ -52,8 +58,9 @@ class Essentials:
     def hold(self, title: str, ref: ProcessRef) -> Essential | None:
         """Watch this very process, under its newest title; None if it has ended already."""
         if (known := self._all.get(ref)) is not None:
-            if known.title not in {LEADER, SHIM}:
+            if known.title not in {LEADER, SHIM, title}:
                 known.title = title  # `VLLM::Worker` becomes `VLLM::Worker_TP0` once its groups exist
+                self._note()
             return known
         try:
             pidfd = os.pidfd_open(ref.pid)
@@ -64,14 +71,25 @@ class Essentials:
             return None
         one = self._all[ref] = Essential(title, ref, pidfd)
         asyncio.get_running_loop().add_reader(pidfd, self.end, one)
+        self._note()
         return one
 
     def missed(self, title: str, ref: ProcessRef) -> Essential:
-        """Record a process that ended while no agent watched."""
-        record = self.exit_record() if title == LEADER else None
+        """Record a process that ended while no agent watched: before its leader, or just now."""
+        record = self.exit_record()
         at = self._clock.now() if record is None else Instant(record.mono, record.wall)
         one = self._all[ref] = Essential(title, ref, -1, ended_at=at)
+        if title != LEADER:
+            one.exit = self._from_log(exits.Ended(title, ref.pid, at))
         return one
+
+    def hold_noted(self) -> list[Essential]:
+        """Watch what an earlier run of the agent watched; gives those that ended meanwhile."""
+        return [
+            self.missed(noted.title, noted.ref)
+            for noted in self._noted()
+            if self.hold(noted.title, noted.ref) is None
+        ]
 
     def end(self, one: Essential) -> None:
         if one.pidfd >= 0:
@@ -130,5 +148,27 @@ class Essentials:
         found = exits.from_pidfd(rank, ended, one.pidfd) if one.pidfd >= 0 else None
         if found is not None or not final:
             return found
-        lines = RankLog(self._folder.log).last(LOG_LINES)
-        return exits.from_log(rank, ended, lines) or exits.unknown(rank, ended)
+        return self._from_log(ended) or exits.unknown(rank, ended)
+
+    def _from_log(self, ended: exits.Ended) -> Exit | None:
+        return exits.from_log(self._folder.name, ended, RankLog(self._folder.log).last(LOG_LINES))
+
+    def _noted(self) -> list["_Noted"]:
+        try:
+            return msgspec.json.decode(self._folder.essentials.read_bytes(), type=list[_Noted])
+        except (OSError, msgspec.MsgspecError):
+            return []
+
+    def _note(self) -> None:
+        """Without fsync: a power loss leaves nothing to adopt. A full disk costs the next agent the notes."""
+        noted = [_Noted(one.title, one.ref) for one in self._all.values() if one.title not in {LEADER, SHIM}]
+        temporary = self._folder.essentials.with_suffix(".tmp")
+        with contextlib.suppress(OSError):
+            temporary.write_bytes(msgspec.json.encode(noted))
+            temporary.replace(self._folder.essentials)
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    title: str
+    ref: ProcessRef

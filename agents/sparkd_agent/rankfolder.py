@@ -65,6 +65,10 @@ class RankFolder:
     def shm_names(self) -> Path:
         return self.path / "shm.json"
 
+    @property
+    def essentials(self) -> Path:
+        return self.path / "essentials.json"
+
     def create(self) -> None:
         """The very first act of a start. Raises Spent if the folder was ever made, OSError otherwise."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -170,7 +170,9 @@ class RankSupervisor:
         if self.handle.leader is None or self.handle.shim is None:
             self._fall("its shim was never started")
         elif self.handle.boot != self._procfs.boot_id():
-            self._missed(self.handle.leader, "the machine was started anew")
+            self._first = self._essentials.missed(LEADER, self.handle.leader)
+            self._told_of.append(self._first)
+            self._fall("the machine was started anew")
             self._settle(final=True)
             self._become(life.nothing_left(self._life, self._now()))
         else:
@@ -185,18 +187,24 @@ class RankSupervisor:
         self._target = RankMembers(self._procfs, Marks.of(self.handle))
 
     def _watch(self, leader: ProcessRef, shim: ProcessRef) -> None:
+        missed = self._essentials.hold_noted()
         if self._essentials.hold(LEADER, leader) is None:
-            self._missed(leader, "its leader ended while no agent watched")
+            missed.append(self._essentials.missed(LEADER, leader))
+        if missed:
+            self._missed(missed)
         elif self._essentials.hold(SHIM, shim) is None:
             self._fall("its shim ended while no agent watched")
         else:
             self._become(life.began(self._life, self._now()))
             self._terminate_leader()
 
-    def _missed(self, leader: ProcessRef, why: str) -> None:
-        self._first = self._essentials.missed(LEADER, leader)
-        self._told_of.append(self._first)
-        self._fall(why)
+    def _missed(self, missed: list[Essential]) -> None:
+        """The first was the one whose end the launcher lived to tell of, else the launcher itself."""
+        told = (one for one in missed if one.exit is not None)
+        self._first = next(told, missed[-1])
+        self._told_of += missed
+        how = self._first.exit
+        self._fall(exits.describe(how) if how else f"its {self._first.title} ended while no agent watched")
 
     def _fall(self, why: str) -> None:
         self._become(life.essential_ended(self._life, self._now(), why, self._limits))
