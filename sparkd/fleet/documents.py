@@ -5,7 +5,7 @@ from dataclasses import replace
 from sparkd.fleet.state import Fleet
 from sparkd.gang.machine import wanted
 from sparkd.gang.state import Gang
-from sparkd.records.document import Document, Revision, Task
+from sparkd.records.document import DeploymentSerial, Document, Revision, Task
 from sparkd.records.rank import RankSpec
 
 
@@ -21,9 +21,7 @@ def publish(fleet: Fleet) -> Fleet:
     documents = dict(fleet.documents)
     nodes = dict(fleet.nodes)
     ranks, tasks = _ranks(fleet), _tasks(fleet)
-    serials = tuple(
-        gang.record.deployment_serial for _, gang in sorted(fleet.gangs.items()) if gang.record.serial > 0
-    )
+    serials = _serials(fleet)
     for node in fleet.nodes.values():
         if not node.greeted:
             continue
@@ -45,6 +43,13 @@ def publish(fleet: Fleet) -> Fleet:
         documents[node.id] = fresh
         nodes[node.id] = replace(node, published=Revision(fresh.term, fresh.revision))
     return replace(fleet, documents=documents, nodes=nodes)
+
+
+def _serials(fleet: Fleet) -> tuple[DeploymentSerial, ...]:
+    """Of all deployments, the stopped ones too: they are the tombstones that no lost database may raise."""
+    return tuple(
+        gang.record.deployment_serial for _, gang in sorted(fleet.gangs.items()) if gang.record.serial > 0
+    )
 
 
 def _ranks(fleet: Fleet) -> dict[str, list[RankSpec]]:

@@ -57,7 +57,7 @@ def hello(
     if fleet.enrolled and caller.node not in fleet.enrolled:
         raise Refused(f"node {caller.node} is not enrolled with this coordinator")
     commands: list[FleetCommand] = []
-    if hello.holder != fleet.holder:
+    if not _is_ours(fleet, hello):
         reason = f"node {hello.facts.name} obeys holder {hello.holder or 'nobody'}, not {fleet.holder}"
         return fleet, (Superseded(reason),), _welcome(fleet, limits)
     higher = hello.highest_term > fleet.term or (
@@ -109,7 +109,7 @@ def report(
     """Take a report. State that was overtaken is dropped; exits and task results always count."""
     node = check_greeted(fleet, report.caller)
     before = node
-    fresh = report.caller.seq > node.seq
+    fresh = _is_fresh(node, report.caller)
     if fresh:
         node = hear(node, report, now)
         fleet = replace(fleet, nodes={**fleet.nodes, node.id: node})
@@ -135,6 +135,15 @@ def report(
     # No gang takes anything in during the hold: what only the ledger keeps has to come again.
     acked = 0 if fleet.holding else report.caller.seq
     return fleet, (*commands, *more), ReportAnswer(acked, limits.lease_s, newest)
+
+
+def _is_ours(fleet: Fleet, hello: Hello) -> bool:
+    return hello.holder == fleet.holder
+
+
+def _is_fresh(node: Node, caller: Caller) -> bool:
+    """Whether a request is younger than everything this run has said; requests may overtake each other."""
+    return caller.seq > node.seq
 
 
 def _check_protocol(caller: Caller) -> None:

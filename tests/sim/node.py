@@ -29,6 +29,7 @@ from sparkd_agent.core.state import (
     CoreEvent,
     DocumentCame,
     Existing,
+    Fence,
     Forget,
     GoneTold,
     Kill,
@@ -101,7 +102,10 @@ class SimNode:
         self.now = 0.0
         self.taken_ports: set[int] = set()
         self.later = later
+        self.fenced: Callable[[], None] = lambda: None
         self.reaches_head: Callable[[str, int], bool] = lambda host, port: False
+        self.exclusive = True
+        """A rank's folder is made with an exclusive mkdir."""
         self.trapped_until = 0.0
         self.baseline_bytes = POOL
         self.hurry: Callable[[], None] = lambda: None
@@ -246,6 +250,8 @@ class SimNode:
                 case Begin(task):
                     self.write_outbox(self._answer(task))
                     self.hurry()
+                case Fence():
+                    self.fenced()
                 case _:
                     pass
 
@@ -255,7 +261,7 @@ class SimNode:
             self.hurry()
             return
         self.disk.rows[spec.name] = (spec, self.boot, "intent")
-        if spec.name in self.disk.folders:
+        if spec.name in self.disk.folders and self.exclusive:
             self.apply(StartFailed(Refusal(spec.name, "spent", "its folder exists")))
             return
         self.disk.folders.add(spec.name)

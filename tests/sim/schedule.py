@@ -16,7 +16,19 @@ CALM_S = 60.0
 DEPLOYMENTS = ("d1", "d2")
 FAULTS = (
     *("rank", "rank", "freeze", "agent", "agent", "power"),
-    *("cut", "one-way", "coordinator", "crash", "slow", "disk", "copy", "amnesia", "restore", "isolate"),
+    *(
+        "cut",
+        "one-way",
+        "coordinator",
+        "crash",
+        "slow",
+        "disk",
+        "copy",
+        "amnesia",
+        "restore",
+        "isolate",
+        "rival",
+    ),
 )
 
 
@@ -66,6 +78,7 @@ def _fault(world: World, rng: random.Random) -> Callable[[], None]:
     name, rank = rng.choice(DEPLOYMENTS), rng.choice((0, 1))
     seconds = rng.uniform(0.2, 8.0)
     moment = rng.choice(("before-commit", "after-commit"))
+    misled = tuple(name for name in world.nodes if rng.random() < 0.5)
     stubborn, deep = rng.random() < 0.2, rng.random() < 0.4
 
     def act() -> None:
@@ -88,6 +101,9 @@ def _fault(world: World, rng: random.Random) -> Callable[[], None]:
                 to = rng.random() < 0.5
                 world.cut_off(node, to=to, back=not to, deep=deep)
                 world.at(world.now + seconds, lambda: world.mend(node))
+            case "rival":
+                world.add_rival(foreign=deep, misled=misled)
+                world.at(world.now + seconds * 2, world.end_rival)
             case "isolate":
                 world.isolate()
                 world.at(world.now + seconds, world.heal)
@@ -113,6 +129,7 @@ def _fault(world: World, rng: random.Random) -> Callable[[], None]:
 
 def _calm(world: World) -> None:
     world.heal()
+    world.end_rival()
     world.crash_next = None
     for name, node in world.nodes.items():
         node.disk.full = False

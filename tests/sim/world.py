@@ -16,13 +16,14 @@ from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Commands, Fleet, Superseded
 from sparkd.gang import machine as gang_machine
 from sparkd.gang.record import GangRecord
-from sparkd.gang.state import EndpointPulsed, Launch, PulseEndpoint
+from sparkd.gang.state import EndpointPulsed, Launch, PulseEndpoint, WriteIncident
 from sparkd.records.defaults import Defaults
 from sparkd.records.intent import Intent
 from tests.sim.node import SimNode, SimRank, light_specs
 
 HOLDER = "holder"
 BOOT_S = 0.5
+BUDGET = 3
 LIMITS = Defaults(startup_hold_s=5.0, launching_s=8.0, loading_s=8.0, warming_s=8.0)
 
 
@@ -30,7 +31,7 @@ def intent(tp: int, nodes: tuple[str, ...] = ()) -> Intent:
     profile: dict[str, Any] = {
         "layout": {"tp": tp},
         "model": {"path": "tiny"},
-        "restart": {"budget": 3, "backoff_s": 1.0, "backoff_max_s": 5.0},
+        "restart": {"budget": BUDGET, "backoff_s": 1.0, "backoff_max_s": 5.0},
     }
     return Intent(profile_name="tiny", profile=profile, nodes=nodes)
 
@@ -50,13 +51,16 @@ class Link:
     greeted: bool = False
     answered: float = 0.0
     due: bool = False
+    peer: "Coordinator | None" = None
+    """The coordinator it talks to."""
 
 
 class Coordinator:
     """The coordinator's process: fleet in memory, records and term on disk."""
 
-    def __init__(self, enrolled: tuple[str, ...]) -> None:
+    def __init__(self, enrolled: tuple[str, ...], holder: str = HOLDER) -> None:
         self.enrolled = enrolled
+        self.holder = holder
         self.starts = 0
         self.lives: set[tuple[int, str]] = set()
         self.records: dict[str, GangRecord] = {}
@@ -71,7 +75,7 @@ class Coordinator:
         self.lives.add((term, instance))
         instant = Instant(now, now)
         self.fleet = Fleet(
-            holder=HOLDER,
+            holder=self.holder,
             term=term,
             instance=instance,
             lives=frozenset(self.lives),
@@ -101,6 +105,7 @@ class World:
         self.loss = 0.0
         self.cut: set[tuple[str, str]] = set()
         """(from, to) pairs that lose everything; the coordinator is `*`."""
+        self.rival: Coordinator | None = None
         self.unreachable: set[str] = set()
         """Nodes whose API the coordinator cannot reach either."""
         self.isolated = False
@@ -112,6 +117,7 @@ class World:
         self.nodes = {name: SimNode(name, HOLDER, self._schedule) for name in names}
         for node in self.nodes.values():
             node.reaches_head = self._reaches_head
+            node.fenced = lambda name=node.id: self._fenced(name)
         self._links = {name: Link() for name in names}
         self.coordinator.start(0.0)
         for name, node in self.nodes.items():
@@ -221,9 +227,17 @@ class World:
         if not self._reaches(node.id, "*"):
             return
         hello, run = node.hello(), node.run
+        if self.rival is not None and self.rival.fleet is not None and self.random.random() < 0.5:
+            link.peer = self.rival
+        else:
+            link.peer = self.coordinator
+        who = link.peer
 
         def arrive() -> None:
-            welcome = self.apply(lambda fleet, now: fleet_machine.hello(fleet, hello, now, LIMITS))
+            try:
+                welcome = self.apply(lambda fleet, now: fleet_machine.hello(fleet, hello, now, LIMITS), who)
+            except SparkdError:
+                return
             if welcome is not None and self._reaches("*", node.id):
                 self._schedule(self._lag(), greeted)
 
@@ -237,13 +251,13 @@ class World:
 
     def _send_report(self, node: SimNode, link: "Link") -> None:
         report, count = node.report()
-        run = node.run
+        run, who = node.run, link.peer
         if not self._reaches(node.id, "*"):
             return
 
         def arrive() -> None:
             try:
-                answer = self.apply(lambda fleet, now: fleet_machine.report(fleet, report, now, LIMITS))
+                answer = self.apply(lambda fleet, now: fleet_machine.report(fleet, report, now, LIMITS), who)
             except SparkdError:
                 self._schedule(self._lag(), refused)
                 return
@@ -265,7 +279,7 @@ class World:
     def _poll(self, node: SimNode, run: str) -> None:
         """Send the node its newest document, as its long poll's answer; a lost one is asked for again."""
         link = self._links[node.id]
-        fleet = self.coordinator.fleet
+        fleet = link.peer.fleet if link.peer is not None else None
         if node.run != run or node.core is None or not link.greeted or fleet is None:
             return
         known, document = fleet.nodes[node.id], fleet.documents.get(node.id)
@@ -282,8 +296,12 @@ class World:
 
     # The coordinator.
 
-    def apply(self, step: Callable[[Fleet, Instant], tuple[Fleet, Commands, Any]]) -> Any:
+    def apply(
+        self, step: Callable[[Fleet, Instant], tuple[Fleet, Commands, Any]], who: Coordinator | None = None
+    ) -> Any:
         """As the reconciler does it: step, commit, show. A crash may come between any two."""
+        if who is not None and who is not self.coordinator:
+            return self._apply_rival(who, step)
         old = self.coordinator.fleet
         if old is None:
             return None
@@ -304,18 +322,40 @@ class World:
         self._check_commit(old, new)
         for command in commands:
             self._note(command)
-            if isinstance(getattr(command, "command", None), PulseEndpoint):
+            said = getattr(command, "command", None)
+            if isinstance(said, PulseEndpoint):
                 self._pulse_endpoint(command.deployment)
+            elif isinstance(said, WriteIncident):
+                self._check_fall(old, command.deployment, said)
         if crash == "after-commit":
             self.kill_coordinator("after the commit")
             return None
         self.coordinator.fleet = new
-        if new.documents is not old.documents:
-            for name, document in new.documents.items():
-                if old.documents.get(name) is not document:
-                    node = self.nodes[name]
-                    self._schedule(self._lag(), lambda node=node, run=node.run: self._poll(node, run))
+        self._wake_polls(old, new)
         return answer
+
+    def _apply_rival(self, rival: Coordinator, step: Callable[..., tuple[Fleet, Commands, Any]]) -> Any:
+        """A second coordinator, by mistake: its decisions are not ours to judge, what comes of them is."""
+        old = rival.fleet
+        if old is None:
+            return None
+        new, commands, answer = step(old, Instant(self.now, self.now))
+        for command in commands:
+            if isinstance(command, Superseded):
+                self.tell(f"the rival ends: {command.reason}")
+                rival.kill()
+                return None
+        rival.fleet = new
+        self._wake_polls(old, new)
+        return answer
+
+    def _wake_polls(self, old: Fleet, new: Fleet) -> None:
+        if new.documents is old.documents:
+            return
+        for name, document in new.documents.items():
+            if old.documents.get(name) is not document:
+                node = self.nodes[name]
+                self._schedule(self._lag(), lambda node=node, run=node.run: self._poll(node, run))
 
     def _note(self, command: Any) -> None:
         said = getattr(command, "command", command)
@@ -359,6 +399,11 @@ class World:
     def _node_of(self, rank: SimRank) -> str:
         return next(name for name, node in self.nodes.items() if rank in node.ranks.values())
 
+    def _fenced(self, name: str) -> None:
+        """It refused a document: it says hello anew, and with that whom it obeys."""
+        self._links[name].greeted = False
+        self._hurry(name)
+
     def _reaches_head(self, host: str, port: int) -> bool:
         """Whether rank 0 on that node takes a connection at its rendezvous or API."""
         head = self.nodes.get(host)
@@ -372,6 +417,31 @@ class World:
         self.isolated = True
         for name in self.nodes:
             self.cut |= {(name, "*"), ("*", name)}
+
+    def add_rival(self, *, foreign: bool, misled: tuple[str, ...]) -> None:
+        """A second coordinator: of another holder, or on a copy of our state. Some agents turn to it."""
+        if self.rival is not None:
+            return
+        self.tell(f"a second coordinator ({'another holder' if foreign else 'a copy'})")
+        self.rival = Coordinator(self.coordinator.enrolled, "another" if foreign else HOLDER)
+        self.rival.starts = 100
+        self.rival.lives = {(60, "x")} if foreign else set(self.coordinator.lives)
+        self.rival.records = {} if foreign else dict(self.coordinator.records)
+        self.rival.start(self.now)
+        self._rival_tick()
+        for name in misled:
+            self._links[name].greeted = False
+            self._hurry(name)
+
+    def _rival_tick(self) -> None:
+        if self.rival is not None and self.rival.fleet is not None:
+            self.apply(lambda fleet, now: (*fleet_machine.tick(fleet, now, LIMITS), None), self.rival)
+            self._schedule(LIMITS.tick_s, self._rival_tick)
+
+    def end_rival(self) -> None:
+        if self.rival is not None:
+            self.rival.kill()
+            self.rival = None
 
     def copy_database(self) -> None:
         self.coordinator.copies.append((set(self.coordinator.lives), dict(self.coordinator.records)))
@@ -559,12 +629,26 @@ class World:
                     )
                     self.violated(1, text)
 
+    def _check_fall(self, old: Fleet, name: str, incident: WriteIncident) -> None:
+        """Invariant 6: no healthy gang is stopped because a control connection was lost."""
+        if incident.fall.cause not in ("NODE_LOST", "ENGINE_WEDGED") or name not in old.gangs:
+            return
+        record = old.gangs[name].record
+        ranks = [r for r in self.living(name) if r.spec.generation == record.generation]
+        healthy = len(ranks) == len(record.specs) and all(
+            r.state == "running" and not r.frozen for r in ranks
+        )
+        if record.phase == "ready" and healthy:
+            self.violated(6, f"{name} was healthy and is ended: {incident.fall.reason}")
+
     def _check_commit(self, old: Fleet, new: Fleet) -> None:
         """Ranks of two generations never run at once on nodes in contact when the newer one is committed."""
         for name, gang in new.gangs.items():
             before = old.gangs.get(name)
             if before is None or gang.launched_at != self.now or gang.launched_at == before.launched_at:
                 continue
+            if gang.record.budget.spent > BUDGET:
+                self.violated(4, f"{name} is started again after {gang.record.budget.spent} falls")
             for node_id, node in self.nodes.items():
                 left = [r.spec.name for r in node.exists() if r.spec.deployment == name]
                 if left and new.nodes[node_id].in_contact:

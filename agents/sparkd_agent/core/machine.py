@@ -104,13 +104,17 @@ def _take(core: Core, document: Document) -> Step:
 
 
 def _why_fenced(core: Core, document: Document) -> str | None:
-    if document.holder != core.holder:
+    if not _is_ours(core, document):
         return f"it is of holder {document.holder}; this node obeys {core.holder}"
     if document.order < core.accepted:
         return f"it is {document.order}; {core.accepted} was accepted before"
     if document.term == core.term and core.instance not in ("", document.instance):
         return f"term {document.term} belongs to instance {core.instance}, not {document.instance}"
     return None
+
+
+def _is_ours(core: Core, document: Document) -> bool:
+    return document.holder == core.holder
 
 
 # Ranks. ---------------------------------------------------------------------------------------------
@@ -195,7 +199,7 @@ def _start(core: Core, spec: RankSpec) -> tuple[Core, tuple[CoreCommand, ...]]:
     highest = core.generations.get(spec.deployment, 0)
     if spec.generation < highest:
         return _refuse(core, spec, "fenced", f"generation {highest} of {spec.deployment} was seen before")
-    if spec.name in core.folders or core.rows.get(spec.name, "intent") != "intent":
+    if _is_spent(core, spec.name):
         return _refuse(core, spec, "spent", "a rank of this name was started before")
     if any(rank.state != "gone" for rank in core.ranks.values()):
         return core, ()  # its turn comes when the other rank is gone
@@ -207,6 +211,11 @@ def _start(core: Core, spec: RankSpec) -> tuple[Core, tuple[CoreCommand, ...]]:
         folders=core.folders | {spec.name},
     )
     return core, (Start(spec),)
+
+
+def _is_spent(core: Core, name: str) -> bool:
+    """Whether a rank of this name was ever begun here; an intent without a folder is none."""
+    return name in core.folders or core.rows.get(name, "intent") != "intent"
 
 
 def _refuse(
