@@ -12,6 +12,7 @@ The agent only dials out: nothing listens here.
 import asyncio
 import logging
 import time
+from typing import TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -26,6 +27,7 @@ from sparkd_agent.http import Connection, Response
 
 log = logging.getLogger("sparkd.agent")
 
+T = TypeVar("T")
 _LOST = (NotConnected, NotAnswered, AnswerBroken)
 
 
@@ -71,7 +73,7 @@ class Link:
     async def _hello(self, connection: Connection) -> None:
         body = msgspec.json.encode(self._agent.hello())
         response = await self._send(connection, "POST", "/agent/v1/hello", body)
-        self._agent.welcomed(msgspec.json.decode(response.body, type=Welcome))
+        self._agent.welcomed(_read(response, Welcome))
 
     async def _poll(self, connection: Connection) -> None:
         while True:
@@ -80,7 +82,7 @@ class Link:
             timeout = self._limits.document_poll_s + self._limits.agent_request_timeout_s
             response = await self._send(connection, "GET", f"/agent/v1/document?{query}", b"", timeout)
             if response.status != 204:
-                self._agent.take(msgspec.json.decode(response.body, type=Document))
+                self._agent.take(_read(response, Document))
 
     async def _report(self, connection: Connection) -> None:
         rtt: float | None = None
@@ -90,7 +92,7 @@ class Link:
             begun = time.monotonic()
             response = await self._send(connection, "POST", "/agent/v1/report", msgspec.json.encode(report))
             rtt = time.monotonic() - begun
-            self._agent.acknowledged(report, rows, msgspec.json.decode(response.body, type=ReportAnswer))
+            self._agent.acknowledged(report, rows, _read(response, ReportAnswer))
             try:
                 await asyncio.wait_for(self._agent.urgent.wait(), self._limits.beat_s)
             except TimeoutError:
@@ -109,6 +111,14 @@ class Link:
         if response.status not in (200, 204):
             raise LinkError(f"{connection.address} answered {response.status}: {_detail(response.body)}")
         return response
+
+
+def _read(response: Response, kind: type[T]) -> T:
+    """What is no answer of a coordinator must not end the agent: a proxy's perhaps, or a later version's."""
+    try:
+        return msgspec.json.decode(response.body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise LinkError(f"the answer is not a {kind.__name__}: {error}") from error
 
 
 def _address(url: str) -> Address:
