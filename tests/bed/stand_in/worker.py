@@ -38,7 +38,9 @@ def run_worker(place: Place, parent: Lines) -> None:
 
 def meet(place: Place) -> list[Lines]:
     """Rank 0: listen on the wildcard until all have joined. Others: connect, trying again as TCPStore does."""
-    host, port = place.flag("master-addr", "127.0.0.1"), int(place.flag("master-port", "29501"))
+    # A single rank is given no port, and vLLM then takes any free one.
+    host = place.flag("master-addr", "127.0.0.1")
+    port = int(place.flag("master-port", "29501" if place.ranks > 1 else "0"))
     limit = float(place.flag("distributed-timeout-seconds", "600"))
     place.log(
         f"world_size={place.ranks} rank={place.rank} local_rank=0 "
