@@ -60,7 +60,7 @@ RULES = [
         "the agent is a program of its own: local mode starts it by name",
         ("sparkd",),
         frozenset({"fastapi", "httpx2", "msgspec", "prometheus_client", "psutil", "pydantic"})
-        | frozenset({"pydantic_settings", "rich", "starlette", "typer", "uvicorn", "yaml"}),
+        | frozenset({"rich", "starlette", "typer", "uvicorn", "yaml"}),
     ),
 ]
 
