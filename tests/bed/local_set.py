@@ -222,10 +222,19 @@ def all_gone(processes: list[Process], timeout_s: float = PATIENCE_S) -> None:
     until(lambda: not any(p.alive for p in processes), f"the end of {processes}", timeout_s)
 
 
-def segments(processes: list[Process], folder: str = "/dev/shm") -> set[Path]:
-    """The shared-memory files that the processes map or hold open."""
-    files = {file for process in processes for file in _PROC.files_under(process.pid, folder)}
-    return {Path(file.path) for file in files if not file.path.endswith(" (deleted)")}
+def segments(processes: list[Process], folder: Path = Path("/dev/shm")) -> set[Path]:
+    """The shared-memory files that the processes map or hold open, semaphores included."""
+    files = {file for process in processes for file in _PROC.files_under(process.pid, str(folder))}
+    used = {(file.device, file.inode) for file in files}
+    return {path for path in folder.iterdir() if _identity(path) in used}
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        at = path.stat()
+    except FileNotFoundError:
+        return None
+    return at.st_dev, at.st_ino
 
 
 class Watch:
