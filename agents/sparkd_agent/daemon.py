@@ -59,7 +59,7 @@ from sparkd_agent.running import RunningRank
 from sparkd_agent.runtime.base import RankHandle, Runtime, make_launch
 from sparkd_agent.shm import ShmJanitor
 from sparkd_agent.tasks import answer
-from sparkd_agent.watch.sample import take_sample
+from sparkd_agent.watch.sample import Sampler
 
 log = logging.getLogger("sparkd.agent")
 
@@ -88,7 +88,8 @@ class Agent:
         self._ledger = ledger
         self._shm = shm
         self._limits = limits
-        self._facts = gather_facts(config)
+        self._sampler = Sampler()
+        self._facts = gather_facts(config, self._sampler.take().memory)
         self._run = secrets.token_hex(6)
         self._seq = 0
         self._running: dict[str, RunningRank] = {}
@@ -164,6 +165,7 @@ class Agent:
         for rank in self._running.values():
             await rank.close()
         self._ledger.close()
+        self._sampler.close()
 
     # What the link carries.
 
@@ -207,7 +209,7 @@ class Agent:
         """The next report, and the outbox rows that it carries."""
         now = self._clock.now()
         outbox = self._ledger.outbox()
-        sample = take_sample()
+        sample = self._sampler.take()
         events, self._events = self._events, []
         report = Report(
             caller=self.caller(),

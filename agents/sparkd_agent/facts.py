@@ -4,14 +4,13 @@ import os
 import re
 from pathlib import Path
 
+from sparkd.records.memory import Memory
 from sparkd.records.report import EngineFacts, NodeFacts
 from sparkd_agent.config import AgentConfig
-from sparkd_agent.watch.sample import read_memory
 
 
-def gather_facts(config: AgentConfig, proc: Path = Path("/proc")) -> NodeFacts:
+def gather_facts(config: AgentConfig, memory: Memory | None) -> NodeFacts:
     """Versions come from metadata on disk: importing an engine would cost gigabytes and seconds."""
-    memory = read_memory(proc)
     root = os.geteuid() == 0
     return NodeFacts(
         id=config.node_id,
