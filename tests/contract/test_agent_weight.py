@@ -1,8 +1,8 @@
 """The agent shares its node's memory with the model: what it loads, and what it costs while nothing happens.
 
 The bounds of the design are 36 MiB, 0.1 % of a core and 3 wake-ups a second; `benchmarks/idle.py` prints the
-The bounds of the design are 36 MiB, 0.1 % of a core and 3 wake-ups a second; `benchmarks/idle.py` prints what it
-is (docs/measurements.md). Here noise gets three times as much, since the machine runs other tests as well.
+figures (docs/measurements.md). Noise gets three times as much here: the machine runs other tests as well.
+"""
 
 import json
 import subprocess
