@@ -1,5 +1,5 @@
 # `make demo` shows sparkd at work on this machine; `make test` proves it. Both set up what they need first.
-.PHONY: venv vllm lint unit contract real test demo
+.PHONY: venv vllm lint unit contract chaos real test soak demo
 .DELETE_ON_ERROR:
 
 # A stamp carries the hash of what it was made from: a changed pyproject.toml makes the environment anew.
@@ -26,14 +26,23 @@ lint: venv
 unit: venv
 	$(PYTEST) -n 2 tests/unit tests/sim
 
+# The chaos run first: it is one long test, and the other worker takes the rest meanwhile.
 contract: venv
-	$(PYTEST) -n 2 -m "not vllm" tests/contract
+	$(PYTEST) -n 2 -m "not vllm" tests/chaos tests/contract
+
+chaos: venv
+	$(PYTEST) tests/chaos
 
 # Real vLLM, one gang at a time: two of them do not fit on two cores.
 real: vllm
 	$(PYTEST) -m vllm tests/contract
 
 test: lint unit contract real
+
+# Hours of faults in minutes; `make soak SEED=7` tries others.
+SEED := 1000
+soak: venv
+	.venv/bin/python -m tests.chaos.run --rounds 500 --seed $(SEED)
 
 demo: vllm
 	.venv/bin/python tests/bed/demo.py
