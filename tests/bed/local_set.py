@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from sparkd.client import Client
 from sparkd.daemon import Daemon, end_daemons, is_alive
 from sparkd.errors import CoordinatorUnreachable, SparkdError
-from sparkd.local import Surroundings, ensure_local_set, local_client
+from sparkd.local import Programs, Surroundings, ensure_local_set, local_client
 from sparkd.local_set import LocalSet, read_local_set
 from sparkd.paths import find_paths
 from sparkd.profile.lookup import load_profile
@@ -73,6 +73,7 @@ class Bed:
     engine: Path
     models: Path
     nodes: int = 2
+    programs: Programs = field(default_factory=Programs)
     daemons: set[Daemon] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -88,7 +89,8 @@ class Bed:
 
     def start(self) -> LocalSet:
         """Start what of the set does not run."""
-        local = ensure_local_set(self.nodes, Surroundings(self.paths, self.env, self.folder))
+        around = Surroundings(self.paths, self.env, self.folder, self.programs)
+        local = ensure_local_set(self.nodes, around)
         self.daemons |= set(local.daemons)
         return local
 
@@ -136,8 +138,10 @@ class Bed:
 
 
 @contextmanager
-def local_bed(folder: Path, engine: Path, models: Path, nodes: int = 2) -> Iterator[Bed]:
-    bed = Bed(folder, engine, models, nodes)
+def local_bed(
+    folder: Path, engine: Path, models: Path, nodes: int = 2, programs: Programs | None = None
+) -> Iterator[Bed]:
+    bed = Bed(folder, engine, models, nodes, programs or Programs())
     bed.start()
     try:
         yield bed

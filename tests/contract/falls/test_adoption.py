@@ -21,7 +21,7 @@ WHO: dict[str, Callable[[Bed], tuple[Daemon, ...]]] = {
     "both-agents": lambda bed: bed.local.agents,
     "all": lambda bed: bed.local.daemons,
 }
-every_daemon = pytest.mark.parametrize("who", WHO)
+any_daemon = pytest.mark.parametrize("who", ["coordinator", "both-agents", "all"])
 
 
 def same_ranks(before: DeploymentStatus, after: DeploymentStatus) -> None:
@@ -30,13 +30,13 @@ def same_ranks(before: DeploymentStatus, after: DeploymentStatus) -> None:
     assert [rank.pid for rank in after.ranks] == [rank.pid for rank in before.ranks]
 
 
-@every_daemon
+@any_daemon
 def test_a_gang_that_serves_is_adopted(bed: Bed, engine: Path, name: str, who: str) -> None:
     configure(engine, STEP_S=0.02)
     deployment = bed.up(name)
     before = deployment.ready()
     alive = deployment.all_processes()
-    stream = Stream(deployment, tokens=200)
+    stream = Stream(deployment, tokens=130)
     bed.kill(*WHO[who](bed))
     seen = stream.tokens
     until(lambda: stream.tokens > seen + 10, "tokens while the daemons are dead")
@@ -44,7 +44,7 @@ def test_a_gang_that_serves_is_adopted(bed: Bed, engine: Path, name: str, who: s
     assert stream.running
     after = deployment.ready()
     same_ranks(before, after)
-    assert stream.rest() == 200
+    assert stream.rest() == 130
     assert deployment.all_processes() == alive
     # It is looked after as before.
     os.kill(deployment.process(1, "VLLM::Worker").pid, signal.SIGKILL)
@@ -52,9 +52,9 @@ def test_a_gang_that_serves_is_adopted(bed: Bed, engine: Path, name: str, who: s
     all_gone(alive)
 
 
-@every_daemon
+@any_daemon
 def test_a_gang_that_loads_is_adopted(bed: Bed, engine: Path, name: str, who: str) -> None:
-    configure(engine, BOOT_S=6)
+    configure(engine, BOOT_S=4.5)
     deployment = bed.up(name)
     deployment.until("loading")
     until(lambda: all(rank.pid for rank in deployment.status().ranks), "both pids")
@@ -69,7 +69,7 @@ def ends(processes: list[Process]) -> None:
     all_gone(processes)
 
 
-@every_daemon
+@pytest.mark.parametrize("who", ["agent-of-rank-1", "all"])
 @pytest.mark.parametrize("title", ["leader", "VLLM::Worker"])
 def test_a_rank_that_died_meanwhile_is_noticed(
     bed: Bed, engine: Path, name: str, *, who: str, title: str
@@ -80,8 +80,6 @@ def test_a_rank_that_died_meanwhile_is_noticed(
     old = deployment.all_processes()
     victim, leader = deployment.process(1, title), deployment.process(1, "leader")
     bed.kill(*WHO[who](bed))
-    if who in ("agent-of-rank-0", "coordinator"):
-        bed.kill(bed.local.agents[1])
     os.kill(victim.pid, signal.SIGKILL)
     all_gone([victim, leader])
     bed.start()
@@ -114,7 +112,7 @@ def test_a_worker_that_died_meanwhile_is_noticed_though_its_launcher_lives(
     assert "VLLM::Worker" in fall["reason"]
 
 
-@every_daemon
+@pytest.mark.parametrize("who", ["agent-of-rank-0", "all"])
 def test_down_with_daemons_dead_a_moment_ago(bed: Bed, name: str, who: str) -> None:
     deployment = bed.up(name)
     deployment.ready()
@@ -125,7 +123,7 @@ def test_down_with_daemons_dead_a_moment_ago(bed: Bed, name: str, who: str) -> N
     all_gone(old, 1.0)
 
 
-@pytest.mark.parametrize("after_ms", [0, 60, 120, 180, 240, 320, 400])
+@pytest.mark.parametrize("after_ms", [0, 60, 120, 180, 260, 360])
 def test_an_agent_killed_while_its_rank_is_being_started(bed: Bed, name: str, after_ms: int) -> None:
     """Between document, intent, shim and record, wherever the kill lands: ready, one generation at a time."""
     deployment = bed.up(name)

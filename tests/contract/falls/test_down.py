@@ -3,13 +3,15 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.bed.local_set import Bed, Deployment, Process, all_gone, segments
+from tests.bed.local_set import Bed, Deployment, Process, all_gone, segments, until
 from tests.bed.stand_in import configure
 
 PHASES = ("launching", "loading", "warming", "ready", "recovering", "failed")
@@ -28,7 +30,7 @@ def bring_to(phase: str, bed: Bed, engine: Path, name: str) -> Deployment:
         case "ready":
             deployment = bed.up(name)
         case _:
-            configure(engine, BOOT_S=4.5)
+            configure(engine, BOOT_S=3.6)
             deployment = bed.up(name)
     deployment.until(phase)
     configure(engine, BOOT_S=None, EXIT=None)
@@ -103,3 +105,33 @@ def test_restart_of_a_generation_that_is_over_is_harmless(bed: Bed, name: str) -
     after = deployment.ready(generation=first + 1)
     bed.client.restart(name, first)
     assert deployment.ready().generation == after.generation
+
+
+def test_down_from_two_terminals_while_a_third_waits_for_it_to_be_ready(
+    bed: Bed, engine: Path, name: str
+) -> None:
+    configure(engine, BOOT_S=30)
+
+    def sparkd(*words: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "sparkd", *words],
+            env=bed.env,
+            cwd=bed.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    deployment = Deployment(bed, name)
+    waiting = sparkd("up", "tiny", "--name", name, "--local", "2")
+    until(lambda: name in {one.name for one in bed.client.status().deployments}, "the deployment")
+    deployment.until("launching")
+    old = until(deployment.all_processes, "its ranks")
+    for terminal in [sparkd("down", name), sparkd("down", name)]:
+        said, _ = terminal.communicate(timeout=60)
+        assert terminal.returncode == 0, said
+        assert f"{name} is stopped" in said
+    said, _ = waiting.communicate(timeout=60)
+    assert waiting.returncode == 1, said
+    assert "was stopped meanwhile" in said
+    all_gone(old, 1.0)

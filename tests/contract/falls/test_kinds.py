@@ -139,7 +139,7 @@ BOOTING = [
 def test_a_kill_while_booting(
     bed: Bed, engine: Path, name: str, *, phase: str, rank: int, title: str
 ) -> None:
-    configure(engine, BOOT_S=4.5)
+    configure(engine, BOOT_S=3.6)
     deployment = bed.up(name)
     watch = Watch(bed.client, name)
     deployment.until(phase)
