@@ -83,6 +83,8 @@ class Ledger:
     def _open(self, path: Path) -> None:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
+        # Emptied early: on a nearly full disk the journal must not be what takes the last room.
+        self._db.execute(f"PRAGMA wal_autocheckpoint={DEFAULTS.journal_pages}")
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         if version > VERSION:
             raise StateTooNew(

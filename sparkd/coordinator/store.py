@@ -69,6 +69,8 @@ class Store:
     def _open(self, path: Path) -> None:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
+        # Emptied early: on a nearly full disk the journal must not be what takes the last room.
+        self._db.execute(f"PRAGMA wal_autocheckpoint={DEFAULTS.journal_pages}")
         if self._db.execute("PRAGMA quick_check").fetchone()[0] != "ok":
             raise sqlite3.DatabaseError("its pages are damaged")
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
@@ -125,6 +127,8 @@ class Store:
                 "INSERT INTO event (id, body) VALUES (?, ?)",
                 ((event.id, msgspec.json.encode(event)) for event in changes.events),
             )
+            if changes.events:
+                self.prune_events()
             self._db.executemany(
                 "INSERT OR REPLACE INTO incident (deployment, generation, body) VALUES (?, ?, ?)",
                 (

@@ -101,6 +101,8 @@ class Defaults:
     body_bytes: int = 8 * MIB
     """The largest request body either server reads."""
     events_kept: int = 10_000
+    journal_pages: int = 100
+    """Of 4 KiB, before a database's journal is emptied. SQLite's own 1,000 would fill a 2 MiB disk alone."""
     outbox_batch: int = 256
     """Exits and task results in one report; the rest waits in the ledger for the next."""
     exits_remembered: int = 64
