@@ -271,16 +271,18 @@ def ask(deployment: Deployment, question: str = "12 x 7", **more: object) -> str
     """One chat completion's text."""
     endpoint = deployment.status().endpoint
     assert endpoint is not None
+    return ask_at(endpoint.base_url, endpoint.models[0], question, **more)
+
+
+def ask_at(base_url: str, model: str, question: str, **more: object) -> str:
     body = {
-        "model": endpoint.models[0],
+        "model": model,
         "messages": [{"role": "user", "content": question}],
         "max_tokens": 8,
         **more,
     }
     request = urllib.request.Request(
-        f"{endpoint.base_url}/chat/completions",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
+        f"{base_url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
         return str(json.load(response)["choices"][0]["message"]["content"])
