@@ -20,6 +20,7 @@ from sparkd.records.rank import Address, RankSpec
 from sparkd.records.report import (
     AgentEvent,
     Caller,
+    Exit,
     Hello,
     LogChunk,
     Refusal,
@@ -27,6 +28,7 @@ from sparkd.records.report import (
     Report,
     ReportAnswer,
     Sample,
+    TaskResult,
     Welcome,
 )
 from sparkd_agent.config import AgentConfig
@@ -97,6 +99,8 @@ class Agent:
         self._early_end: dict[str, Callable[[RunningRank], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._events: list[AgentEvent] = []
+        self._unsaved: list[Exit | TaskResult] = []
+        """News that the ledger would not take: told all the same, while this run lives."""
         self._follow_at: dict[str, tuple[int, int]] = {}
         self._saved_exits: set[tuple[str, int]] = set()
         self._baseline_bytes = ledger.baseline_bytes()
@@ -221,8 +225,14 @@ class Agent:
             sample=sample,
             baseline_bytes=self._baseline(sample),
             events=tuple(events),
-            exits=tuple(row.exit for row in outbox if row.exit is not None),
-            results=tuple(row.result for row in outbox if row.result is not None),
+            exits=(
+                *(row.exit for row in outbox if row.exit is not None),
+                *(item for item in self._unsaved if isinstance(item, Exit)),
+            ),
+            results=(
+                *(row.result for row in outbox if row.result is not None),
+                *(item for item in self._unsaved if isinstance(item, TaskResult)),
+            ),
             logs=self._followed_lines(),
             rtt_s=rtt_s,
         )
@@ -231,6 +241,8 @@ class Agent:
     def acknowledged(self, report: Report, rows: tuple[int, ...], given: ReportAnswer) -> None:
         if given.acked == report.caller.seq:
             self._save(lambda: self._ledger.acknowledge(rows))
+            told = (*report.exits, *report.results)
+            self._unsaved = [item for item in self._unsaved if item not in told]
         self._apply(LeaseGiven(given.lease_s))
         for chunk in report.logs:
             begin, _ = self._follow_at.get(chunk.rank, (0, 0))
@@ -310,7 +322,7 @@ class Agent:
                 rank.ask_pulse()
             return  # its answer is the proof's age in the next reports
         result = await asyncio.to_thread(answer, task, self.config, self.ranks_dir)
-        self._save(lambda: self._ledger.post(result))
+        self._post(result)
         self.urgent.set()
 
     async def _start(self, spec: RankSpec) -> None:
@@ -391,7 +403,7 @@ class Agent:
         for exit_ in view.exits:
             if view.fell is not None and (exit_.rank, exit_.pid) not in self._saved_exits:
                 self._saved_exits.add((exit_.rank, exit_.pid))
-                self._save(lambda exit_=exit_: self._ledger.post(exit_))  # type: ignore[misc]
+                self._post(exit_)
         self.urgent.set()
 
     def _forget(self, name: str) -> None:
@@ -407,13 +419,19 @@ class Agent:
             self._runtime.forget(old)
             passed("agent.22-forgotten")
 
-    def _save(self, write: Callable[[], object]) -> None:
-        """A ledger that cannot be written keeps nothing from being killed or told."""
+    def _post(self, item: Exit | TaskResult) -> None:
+        if not self._save(lambda: self._ledger.post(item)):
+            self._unsaved = [*self._unsaved, item][-self._limits.outbox_batch :]
+
+    def _save(self, write: Callable[[], object]) -> bool:
+        """A ledger that cannot be written keeps nothing from being killed or told. Whether it was written."""
         try:
             write()
         except sqlite3.Error as error:
             log.error("the ledger cannot be written: %s", error)  # noqa: TRY400 - a full disk needs no trace
             self._tell("ledger", f"the ledger cannot be written: {error}", None)
+            return False
+        return True
 
     def _tell(self, kind: str, reason: str, rank: str | None) -> None:
         if len(self._events) < self._limits.outbox_batch:

@@ -147,9 +147,12 @@ class Ledger:
                 " VALUES (?, ?, ?, ?, ?, 'intent')",
                 (spec.name, body, digest, spec.runtime, self._boot),
             )
+            # The generation again, with the intent: the fences of its document may not have been written.
             self._db.execute(
-                "UPDATE deployment SET descriptor = ?, baseline_bytes = ? WHERE name = ?",
-                (msgspec.json.encode(spec.descriptor), baseline_bytes, spec.deployment),
+                "INSERT INTO deployment (name, generation, descriptor, baseline_bytes) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET generation = max(generation, excluded.generation),"
+                " descriptor = excluded.descriptor, baseline_bytes = excluded.baseline_bytes",
+                (spec.deployment, spec.generation, msgspec.json.encode(spec.descriptor), baseline_bytes),
             )
             passed("agent.3-intent")
         passed("agent.4-intent-committed")

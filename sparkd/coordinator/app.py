@@ -54,12 +54,11 @@ def rest_app(reconciler: Reconciler, store: Store) -> FastAPI:
 
 
 def _find(reconciler: Reconciler, name: str) -> DeploymentStatus:
-    fleet = reconciler.fleet
-    gang = fleet.gangs.get(name)
-    if gang is None:
-        known = ", ".join(sorted(fleet.gangs)) or "none"
+    found = next((one for one in reconciler.status().deployments if one.name == name), None)
+    if found is None:
+        known = ", ".join(sorted(reconciler.fleet.gangs)) or "none"
         raise NotFound(f"no deployment is called {name!r} (known: {known})")
-    return view.deployment_status(fleet, gang, reconciler.now(), reconciler.key_files())
+    return found
 
 
 def _add_reads(app: FastAPI, reconciler: Reconciler, store: Store) -> None:

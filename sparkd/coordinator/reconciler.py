@@ -5,7 +5,7 @@ import contextlib
 import logging
 import sqlite3
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from sparkd.clock import Clock, Instant
@@ -214,7 +214,11 @@ class Reconciler:
         return self._clock.now()
 
     def status(self) -> Status:
-        return view.status(self.fleet, self.now(), self.key_files())
+        told = view.status(self.fleet, self.now(), self.key_files())
+        if self.storage_error is None:
+            return told
+        why = self.storage_error
+        return replace(told, deployments=tuple(view.doubted(one, why) for one in told.deployments))
 
     def key_files(self) -> dict[str, str]:
         """Where the API keys lie, by deployment; only of those that need one now."""

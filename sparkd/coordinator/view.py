@@ -1,6 +1,7 @@
 """The status document, drawn from the fleet. Pure."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from sparkd.clock import Instant
@@ -65,6 +66,19 @@ def deployment_status(
         left_on=record.left_on,
         last_fall=_last_fall(record.fall) if record.fall is not None else None,
     )
+
+
+def doubted(status: DeploymentStatus, why: str) -> DeploymentStatus:
+    """A deployment while the database cannot be written: a fall could not be recorded, so none is `ready`."""
+    if status.phase != "ready":
+        return status
+    waiting = WaitingFor(
+        what="the coordinator's database to be written again",
+        since=status.since,
+        then="it is ready as soon as what happened meanwhile is recorded",
+    )
+    reason = f"it may serve; the coordinator cannot write its database: {why}"
+    return replace(status, phase="recovering", reason=reason, waiting_for=waiting)
 
 
 def _last_fall(fall: Fall) -> FallStatus:

@@ -14,7 +14,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from sparkd.errors import SparkdError
 from sparkd.records.intent import Intent
 from sparkd.records.status import DeploymentStatus
 from tests.bed.cluster import PROC, Cluster, Sighting, cluster, until
+from tests.bed.disk import full, small_disk
 from tests.bed.history import ENDED, Asked, History, Recorder, promises, violations
 from tests.bed.stand_in import configure
 
@@ -119,13 +119,21 @@ class Chaos:
 
     def kill_rank(self) -> None:
         """Any process of any rank, the leader most often."""
-        seen = self.bed.sightings()
+        seen = self._ranks()
         if seen:
             victim = self.chance.choice([one for one in seen if one.leader] or seen)
             if self.chance.random() < 0.4:
                 victim = self.chance.choice(seen)
             self.history.note(f"kill -9 {victim.ref.pid} of {victim.rank} on node {victim.node}")
             self._signal(victim, signal.SIGKILL)
+
+    def _ranks(self) -> list[Sighting]:
+        """What runs; a deployment that was just asked for gets the time to be there."""
+        end = time.monotonic() + 1.5
+        while not (seen := self.bed.sightings()) and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(self.chance.choice([0.0, 0.3]))
+        return self.bed.sightings() if seen else []
 
     def kill_coordinator(self) -> None:
         self._kill(0)
@@ -145,7 +153,7 @@ class Chaos:
 
     def freeze_worker(self) -> None:
         """For a moment, which must not matter, or for good, which only a pulse can find."""
-        seen = self.bed.sightings()
+        seen = self._ranks()
         if not seen:
             return
         victim = self.chance.choice(seen)
@@ -170,14 +178,10 @@ class Chaos:
 
     def fill_disk(self) -> None:
         """The state folder of one agent takes nothing, while somebody asks for something."""
-        filler = self.bed.agent_state(DISK_NODE) / "filler"
         self.history.note(f"disk of node {DISK_NODE} full")
-        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
-            while True:
-                file.write(b"x" * 4096)
-        self._ask_something()
-        time.sleep(self.chance.choice([0.5, 2.0]))
-        filler.unlink()
+        with full(self.bed.agent_state(DISK_NODE)):
+            self._ask_something()
+            time.sleep(self.chance.choice([0.5, 2.0]))
         self.history.note(f"disk of node {DISK_NODE} free")
 
     def _kill(self, *which: int, rank: bool = False) -> None:
@@ -344,19 +348,11 @@ def _state(one: Sighting) -> str:
     return stat.state if stat is not None else ""
 
 
-def small_disk(folder: Path) -> bool:
-    """Give a folder a disk of its own that can be filled; False where this user may not."""
-    folder.mkdir(parents=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
-    return os.getuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
 def chaos(rounds: int, seed: int) -> str:
     """Run it; gives a line about what was done. Raises Violation with seed, timeline and folder."""
     folder = Path(tempfile.mkdtemp(prefix=f"sparkd-chaos-{seed}-"))
     begun = time.monotonic()
-    with cluster(folder, NODES) as bed:
-        disk = small_disk(bed.agent_state(DISK_NODE))
+    with cluster(folder, NODES) as bed, small_disk(bed.agent_state(DISK_NODE), DISK_BYTES) as disk:
         configure(bed.engine, BOOT_S=0.1, EXIT_DELAY_S=0.2, SHM_BYTES=4096, TERM_S=1)
         one = Chaos(bed, seed, disk=disk)
         try:
@@ -371,7 +367,6 @@ def chaos(rounds: int, seed: int) -> str:
             bed.close()
             if disk:
                 shutil.copytree(bed.agent_state(DISK_NODE), folder / "disk", dirs_exist_ok=True)
-                subprocess.run(["umount", str(bed.agent_state(DISK_NODE))], check=True)
     shutil.rmtree(folder)
     took = time.monotonic() - begun
     done = ", ".join(f"{name} {n} in {one.seconds[name]:.0f} s" for name, n in one.counts.most_common())
