@@ -3,7 +3,7 @@
 from typing import Literal
 
 from sparkd.gang.budget import Allowance, Policy, RetryClass, allowance
-from sparkd.gang.causes import classify
+from sparkd.gang.causes import Cause, classify
 from sparkd.gang.memory import Returned, returned
 from sparkd.gang.state import Gang, WriteIncident
 from sparkd.gang.turn import Turn
@@ -82,7 +82,7 @@ def _is_down(report: RankReport, *, by_itself: bool) -> bool:
 
 def _fall_of(turn: Turn, rank: int, report: RankReport, clock_offset_s: float) -> Fall:
     exit_ = report.exit
-    cause = classify(report.lines)
+    cause = _cause_of(report.lines, exit_.signal if exit_ else None)
     return Fall(
         generation=turn.record.generation,
         rank=rank,
@@ -96,6 +96,14 @@ def _fall_of(turn: Turn, rank: int, report: RankReport, clock_offset_s: float) -
         cause=cause.id if cause else None,
         remedy=cause.remedy if cause else "",
     )
+
+
+def _cause_of(lines: tuple[str, ...], signal: int | None) -> Cause | None:
+    """What a rank's last lines say of its end. A process that refuses something exits: an end by a signal has
+    another cause, whatever was logged before, and is worth a retry.
+    """
+    cause = classify(lines)
+    return None if cause is not None and cause.retry == "never" and signal is not None else cause
 
 
 def _first(candidates: list[Fall]) -> Fall:
@@ -128,7 +136,7 @@ def _headline(fall: Fall) -> str:
 def _retry_of(fall: Fall) -> RetryClass:
     if fall.cause == "ENGINE_MISSING":
         return "never"
-    cause = classify(fall.lines)
+    cause = _cause_of(fall.lines, fall.signal)
     return cause.retry if cause else "normal"
 
 
@@ -139,7 +147,7 @@ def _judge(turn: Turn, retry: RetryClass) -> Allowance:
 
 
 def _verdict(fall: Fall) -> Verdict:
-    cause = classify(fall.lines)
+    cause = _cause_of(fall.lines, fall.signal)
     return Verdict(
         fall.cause or "RANK_FELL",
         Severity.BLOCK,

@@ -1,5 +1,7 @@
 """How often a gang may fall, and which falls no retry cures."""
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -44,3 +46,16 @@ def test_a_cause_that_a_retry_cannot_cure_is_not_retried(bed: Bed, engine: Path,
     assert any("/no/such/model.safetensors" in line for line in failed.last_fall.lines)
     assert failed.last_fall.remedy
     all_gone(deployment.all_processes(1))
+
+
+def test_what_a_killed_worker_logged_before_does_not_forbid_a_retry(bed: Bed, name: str) -> None:
+    """The word for a missing file is in its log all the time: it is the name of the model."""
+    (bed.models / "FileNotFoundError").mkdir(exist_ok=True)
+    (bed.models / "FileNotFoundError" / "config.json").write_text("{}")
+    deployment = bed.up(name, "model.path=FileNotFoundError")
+    deployment.ready()
+    os.kill(deployment.process(1, "VLLM::Worker").pid, signal.SIGKILL)
+    deployment.ready(generation=2)
+    fall = deployment.incidents()[0]["fall"]
+    assert any("FileNotFoundError" in line for line in fall["lines"])
+    assert fall["cause"] is None
