@@ -10,6 +10,7 @@ from sparkd.fleet.state import Fleet
 from sparkd.gang.machine import RUNNING
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import Gang, Waiting
+from sparkd.records.defaults import DEFAULTS
 from sparkd.records.fall import Fall
 from sparkd.records.memory import Pressure
 from sparkd.records.rank import RankSpec
@@ -25,6 +26,7 @@ from sparkd.records.status import (
     Status,
     WaitingFor,
 )
+from sparkd.records.verdict import Severity, Verdict
 
 
 def status(fleet: Fleet, now: Instant, key_files: Mapping[str, str]) -> Status:
@@ -201,4 +203,23 @@ def _node(node: Node) -> NodeStatus:
         memory=node.sample.memory if node.sample and node.in_contact else None,
         pressure=node.sample.pressure if node.sample and node.in_contact else Pressure(),
         drained=node.drained,
+        verdicts=_clock_verdicts(node),
+    )
+
+
+def _clock_verdicts(node: Node) -> tuple[Verdict, ...]:
+    """Nothing here decides by a node's clock; people and certificates do."""
+    off = -node.clock_offset_s
+    if not node.in_contact or abs(off) < DEFAULTS.clock_warn_s:
+        return ()
+    return (
+        Verdict(
+            "CLOCK_OFF",
+            Severity.WARN,
+            f"its clock is {abs(off):.0f} s {'ahead' if off > 0 else 'behind'}",
+            evidence=f"compared with the coordinator's, within {node.clock_error_s:.3f} s",
+            cause="no time service runs there, or not here",
+            remedy="let both machines follow one time service (chrony, systemd-timesyncd)",
+            node=node.name,
+        ),
     )

@@ -96,9 +96,7 @@ def greet(node: Node, hello: Hello, now: Instant) -> Node:
 
 def hear(node: Node, report: Report, now: Instant) -> Node:
     """Take a report of the run that said hello. The caller has judged its `seq`."""
-    offset, error = node.clock_offset_s, node.clock_error_s
-    if report.rtt_s is not None and report.rtt_s / 2 <= error:
-        offset, error = now.wall - report.rtt_s / 2 - report.wall, report.rtt_s / 2
+    offset, error = _clock(node, report, now)
     generations = dict(node.generations)
     for rank in report.ranks:
         parsed = parse_rank_name(rank.name)
@@ -117,6 +115,19 @@ def hear(node: Node, report: Report, now: Instant) -> Node:
         clock_offset_s=offset,
         clock_error_s=error,
     )
+
+
+def _clock(node: Node, report: Report, now: Instant) -> tuple[float, float]:
+    """Offset and error of the node's wall clock: the best beat's, until a clock was set.
+
+    No report is under way for longer than its time-out, so a larger difference is a clock and not a delay.
+    """
+    offset, error = node.clock_offset_s, node.clock_error_s
+    if report.rtt_s is None:
+        return offset, error
+    seen = now.wall - report.rtt_s / 2 - report.wall
+    was_set = abs(seen - offset) > error + 2 * DEFAULTS.agent_request_timeout_s
+    return (seen, report.rtt_s / 2) if was_set or report.rtt_s / 2 <= error else (offset, error)
 
 
 def contact(node: Node, now: Instant, silence_counts_from: float, limits: Defaults = DEFAULTS) -> NodeState:

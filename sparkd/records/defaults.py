@@ -32,6 +32,8 @@ class Defaults:
     hello_retry_s: float = 3.0
     document_poll_s: float = 25.0
     startup_hold_s: float = 10.0
+    clock_warn_s: float = 300.0
+    """A node's clock off by so much is worth a warning: certificates are judged with this grace."""
     agent_connect_timeout_s: float = 3.0
     agent_request_timeout_s: float = 6.0
 
