@@ -37,7 +37,10 @@ def check(data: dict[str, Any]) -> tuple[Profile | None, list[Problem]]:
 
 
 def profile_of(intent: Intent) -> Profile:
-    """The resolved profile of an intent that was made elsewhere. Raises ProfileError if this version of sparkd refuses it."""
+    """The resolved profile of an intent that was made elsewhere, perhaps by another version of sparkd.
+
+    Raises ProfileError if this version refuses it.
+    """
     profile, problems = check(merge({}, intent.profile))
     if profile is None:
         where = f"intent of {intent.profile_name}"

@@ -30,6 +30,10 @@ _QUIET_ENV: Final = {
     "DO_NOT_TRACK": ("1", "no telemetry"),
 }
 
+_QUIET_FLAG: Final = "disable-access-log-for-endpoints"
+"""vLLM 0.16 and later. Without it rank 0's log gets a line for every look at its counters."""
+_QUIET_PATHS: Final = "/health,/metrics"
+
 
 def needs_api_key(intent: Intent, nodes: Sequence[NodeFacts]) -> bool:
     """Whether clients of this deployment must show a key: `api.key: generate`, and not on loopback only."""
@@ -177,6 +181,8 @@ def _own_args(
     args = [own("served-model-name", *served, note="deployment, then Hub id" if len(served) > 1 else "")]
     if rank == 0:
         args += [own("host", api.host), own("port", api.port)]
+        if _QUIET_FLAG not in profile.engine.args:
+            args.append(own(_QUIET_FLAG, _QUIET_PATHS, origin="default", note="the pulse reads them"))
     args.append(own("tensor-parallel-size", layout.tp, note="layout.tp"))
     if layout.pp > 1:
         args.append(own("pipeline-parallel-size", layout.pp, note="layout.pp"))

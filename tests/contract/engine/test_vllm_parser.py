@@ -132,7 +132,8 @@ def test_vllm_reads_the_plan_of_the_tiny_model(parsed: dict[str, list[Any]]) -> 
         "max_num_seqs": 4,
     }
     head, follower = parsed["tiny"]
-    assert head == {**common, "host": "127.0.0.1", "port": 8100}
+    quiet = {"disable_access_log_for_endpoints": "/health,/metrics"}
+    assert head == {**common, **quiet, "host": "127.0.0.1", "port": 8100}
     assert follower == {**common, "node_rank": 1, "headless": True}
 
 

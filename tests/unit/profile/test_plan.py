@@ -1,6 +1,7 @@
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ def test_ranks_of_two_sparks() -> None:
               "--distributed-executor-backend", "mp")  # fmt: skip
     assert head.args == (
         "serve", "/m", "--served-model-name", "dep", "--host", "10.0.0.1", "--port", "8107",
+        "--disable-access-log-for-endpoints", "/health,/metrics",
         "--tensor-parallel-size", "2", *(word.format(0) for word in common),
     )  # fmt: skip
     assert follower.args == (
@@ -115,6 +117,12 @@ def test_ranks_of_two_sparks() -> None:
     assert follower.probe is None
     assert head.descriptor.nodes == ("n1", "n2")
     assert plan.ranks[0].argv == ("/opt/vllm/bin/python", "-m", "x", *head.args)
+
+
+def test_a_profile_may_choose_what_the_access_log_leaves_out() -> None:
+    intent = intent_of(engine={"vllm": ">=0.24", "args": {"disable_access_log_for_endpoints": "/ping"}})
+    (head, _) = (rank.argv for rank in plan_of(intent).ranks)
+    assert [value for flag, value in pairwise(head) if flag.startswith("--disable-access")] == ["/ping"]
 
 
 def test_the_api_key_is_in_no_output() -> None:
