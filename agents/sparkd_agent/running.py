@@ -19,6 +19,7 @@ from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.runtime.base import RankHandle
 from sparkd_agent.shm import ShmJanitor
 from sparkd_agent.supervisor import RankSupervisor, RankView
+from sparkd_agent.usage import StoppedProcess
 
 KEY_VARIABLE = "VLLM_API_KEY"
 
@@ -156,7 +157,12 @@ class RunningRank:
             probe=self._prober.report() if self._prober is not None else None,
             ended=view.reason or None,
             remains=view.remains,
+            stopped=tuple(self._in_words(one) for one in view.stopped),
         )
+
+    def _in_words(self, one: StoppedProcess) -> str:
+        age = self._clock.now().mono - one.since
+        return f"{one.title} (pid {one.pid}) is stopped (state T) since {age:.0f} s"
 
     def _api_key(self) -> str | None:
         """From the spec's secrets, which come with a document; kept in a 0600 file for a later run."""

@@ -381,7 +381,8 @@ def ready(turn: Turn) -> None:
         return
     head = turn.report(0)
     if head is not None and head.probe is not None and head.probe.wedged and _in_contact(turn, 0):
-        recovery.begin_fall(turn, 0, f"the engine is frozen: {head.probe.wedged}", cause="ENGINE_WEDGED")
+        rank, why = _frozen_by(turn, head.probe.wedged)
+        recovery.begin_fall(turn, rank, f"the engine is frozen: {why}", cause="ENGINE_WEDGED")
         return
     lost = silence.lost_while_serving(turn)
     if lost is not None:
@@ -410,6 +411,15 @@ def note_pulse(turn: Turn, outcome: str) -> None:
         turn.change(endpoint_proof=turn.now.mono)
     elif outcome == "unanswered" and turn.phase == "ready" and silence.head_is_away(turn):
         recovery.begin_fall(turn, 0, "the endpoint takes a pulse and does not answer", cause="ENGINE_WEDGED")
+
+
+def _frozen_by(turn: Turn, wedged: str) -> tuple[int, str]:
+    """Rank 0's agent judges the engine; who stands still may be known on another node."""
+    for rank in range(1, len(turn.record.specs)):
+        report = turn.report(rank)
+        if report is not None and report.stopped:
+            return rank, f"rank {rank}'s {report.stopped[0]}; {wedged}"
+    return 0, wedged
 
 
 def _in_contact(turn: Turn, rank: int) -> bool:

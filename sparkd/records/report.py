@@ -71,6 +71,8 @@ class RankReport:
     """Why its agent was told, or decided, to end it."""
     remains: tuple[str, ...] = ()
     """What could not be removed, named (`pid 812 state D in nvidia_close`)."""
+    stopped: tuple[str, ...] = ()
+    """Its processes in state T, in words: rank 0's own agent sees those of its node only."""
 
 
 @dataclass(frozen=True, slots=True)

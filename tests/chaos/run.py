@@ -305,8 +305,7 @@ class Chaos:
             return one.phase in ENDED
         gang = [f"sparkd-{one.name}-g{one.generation}-r{rank.rank}" for rank in one.ranks]
         alive = {s.rank for s in self.bed.sightings()}
-        stopped = any(PROC.stat(s.ref.pid) is not None and _state(s) == "T" for s in self.bed.sightings())
-        return alive.issuperset(gang) and not stopped
+        return alive.issuperset(gang) and not any(_frozen(s) for s in self.bed.sightings())
 
     def judge(self) -> None:
         self.history.events = self.bed.client.recent_events(limit=10_000)
@@ -343,9 +342,11 @@ class Chaos:
             raise Violation(f"sockets are left: {', '.join(left)}")
 
 
-def _state(one: Sighting) -> str:
+def _frozen(one: Sighting) -> bool:
+    """Stopped, and no token without it: a follower's launcher or a resource tracker may sleep for ever."""
     stat = PROC.stat(one.ref.pid)
-    return stat.state if stat is not None else ""
+    needed = PROC.title(one.ref.pid).startswith("VLLM::") or (one.leader and one.rank.endswith("-r0"))
+    return stat is not None and stat.state == "T" and needed
 
 
 def chaos(rounds: int, seed: int) -> str:
