@@ -1,4 +1,4 @@
-"""Which falls a retry cannot cure, and which are for lack of memory.
+"""Which falls a retry cannot cure, which are for lack of memory, and which have a name that helps.
 
 The table stands here until the diagnosis catalogue exists; then its rows move there.
 """
@@ -62,6 +62,13 @@ CAUSES: Final = (
         "free memory on that node, or lower `gpu-memory-utilization` with --set",
         r"Free memory on device|No available memory for the cache blocks|CUDA out of memory|"
         r"torch\.OutOfMemoryError|NV_ERR_NO_MEMORY",
+    ),
+    _cause(
+        "PORT_STOLEN",
+        "normal",
+        "another program took a port after it had been found free",
+        "nothing: the next generation meets at another port; if it names the API port, stop that program",
+        r"EADDRINUSE|[Aa]ddress already in use",
     ),
 )
 

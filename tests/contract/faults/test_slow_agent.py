@@ -42,7 +42,9 @@ def test_three_seconds_are_suspect_and_nothing_more(bed: Cluster, name: str) -> 
 def test_an_agent_whose_disk_takes_a_second_for_everything(bed: Cluster, name: str) -> None:
     agent = bed.agents[0]
     agent.kill()
-    agent.start("agent.2-fences-saved:sleep=1000,agent.4-intent-committed:sleep=1000,agent.15-posted:sleep=1000")
+    agent.start(
+        "agent.2-fences-saved:sleep=1000,agent.4-intent-committed:sleep=1000,agent.15-posted:sleep=1000"
+    )
     begun = time.time()
     bed.client.up(name, bed.intent())
     ready = bed.until(name, "ready", "failed", "recovering")

@@ -16,6 +16,7 @@ from sparkd.gang.causes import classify
         ),
         ("ValueError: Free memory on device cuda:0 (74.9/121.69 GiB) on startup is less", "MEM_FREE_GATE"),
         ("torch.OutOfMemoryError: CUDA out of memory.", "MEM_FREE_GATE"),
+        ("torch.distributed.DistNetworkError: … code: -98, name: EADDRINUSE, …", "PORT_STOLEN"),
     ],
 )
 def test_a_line_that_says_why(line: str, cause: str) -> None:
