@@ -9,26 +9,15 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.sim.world import World, intent
+from tests.sim.world import LIMITS, World, intent
 
 FAULTS_S = 12.0
 CALM_S = 60.0
 DEPLOYMENTS = ("d1", "d2")
 FAULTS = (
-    *("rank", "rank", "freeze", "agent", "agent", "power"),
-    *(
-        "cut",
-        "one-way",
-        "coordinator",
-        "crash",
-        "slow",
-        "disk",
-        "copy",
-        "amnesia",
-        "restore",
-        "isolate",
-        "rival",
-    ),
+    *("rank", "rank", "freeze", "agent", "agent", "power", "flap"),
+    *("cut", "one-way", "coordinator", "crash", "slow", "disk"),
+    *("copy", "amnesia", "restore", "isolate", "rival"),
 )
 
 
@@ -42,8 +31,10 @@ def play(seed: int) -> World:
     for name in DEPLOYMENTS:
         for _ in range(rng.randint(1, 3)):
             world.at(rng.uniform(0.2, FAULTS_S), _ask(world, rng, name))
+    world.duplicates = rng.choice((0.0, 0.15))
     world.run(FAULTS_S)
     _calm(world)
+    world.run(world.now + LIMITS.lease_s + 2.0)  # an agent that talked to nobody notices after a lease
     settled = world.run_until(lambda: all(_rests(world, name) for name in DEPLOYMENTS), CALM_S)
     if not settled and not world.violations:
         for name in DEPLOYMENTS:
@@ -84,10 +75,7 @@ def _fault(world: World, rng: random.Random) -> Callable[[], None]:
     def act() -> None:
         match kind:
             case "rank":
-                if stubborn:
-                    for sim in world.living(name):
-                        sim.stubborn_until = world.now + 3.0
-                world.kill_rank(name, rank, rng.choice((9, 6, None)))
+                _kill(world, name, rank, stubborn=stubborn)
             case "freeze":
                 world.freeze_rank(name, rank)
             case "agent":
@@ -107,6 +95,9 @@ def _fault(world: World, rng: random.Random) -> Callable[[], None]:
             case "isolate":
                 world.isolate()
                 world.at(world.now + seconds, world.heal)
+            case "flap":
+                for turn in range(6):
+                    world.at(world.now + turn * 1.9, lambda: _kill(world, name, rank, stubborn=stubborn))
             case "copy":
                 world.copy_database()
             case "amnesia":
@@ -118,6 +109,7 @@ def _fault(world: World, rng: random.Random) -> Callable[[], None]:
             case "crash":
                 world.crash_next = moment
             case "slow":
+                world.duplicates = rng.choice((0.0, 0.1, 0.3))
                 world.delay, world.loss = rng.choice((0.05, 0.2, 0.4)), rng.choice((0.0, 0.05, 0.2))
             case "disk":
                 world.nodes[node].disk.full = True
@@ -125,6 +117,14 @@ def _fault(world: World, rng: random.Random) -> Callable[[], None]:
                 world.at(world.now + seconds, lambda: setattr(world.nodes[node].disk, "full", False))
 
     return act
+
+
+def _kill(world: World, name: str, rank: int, *, stubborn: bool) -> None:
+    """`stubborn`: what is left of the gang takes seconds to end, as if stuck in the kernel."""
+    if stubborn:
+        for sim in world.living(name):
+            sim.stubborn_until = world.now + 3.0
+    world.kill_rank(name, rank)
 
 
 def _calm(world: World) -> None:

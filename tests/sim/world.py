@@ -105,6 +105,9 @@ class World:
         self.loss = 0.0
         self.cut: set[tuple[str, str]] = set()
         """(from, to) pairs that lose everything; the coordinator is `*`."""
+        self._was_heard = False
+        self.duplicates = 0.0
+        """Share of reports that arrive a second time, long after."""
         self.rival: Coordinator | None = None
         self.unreachable: set[str] = set()
         """Nodes whose API the coordinator cannot reach either."""
@@ -275,6 +278,8 @@ class World:
                 node.acknowledged(report, count, lease_s)
 
         self._schedule(self._lag(), arrive)
+        if self.duplicates and self.random.random() < self.duplicates:
+            self._schedule(self.random.uniform(0.3, 6.0), arrive)
 
     def _poll(self, node: SimNode, run: str) -> None:
         """Send the node its newest document, as its long poll's answer; a lost one is asked for again."""
@@ -448,6 +453,7 @@ class World:
 
     def lose_database(self) -> None:
         """Deleted while the coordinator is dead."""
+        self._note_who_heard()
         self.tell("the database is deleted")
         self.kill_coordinator("with its database")
         self._doubt_what_no_node_heard()
@@ -456,19 +462,26 @@ class World:
     def restore_copy(self) -> None:
         """An older copy is put back while the coordinator is dead."""
         if self.coordinator.copies:
+            self._note_who_heard()
             self.tell("an older copy of the database is restored")
             self.kill_coordinator("for the restore")
             self._doubt_what_no_node_heard()
             lives, records = self.coordinator.copies[0]
             self.coordinator.lives, self.coordinator.records = set(lives), dict(records)
 
+    def _note_who_heard(self) -> None:
+        """Whether some node has made the newest document true, and with it every wish so far."""
+        fleet = self.coordinator.fleet
+        self._was_heard = fleet is not None and any(
+            node.settled and not self.nodes[node.id].disk.full for node in fleet.nodes.values()
+        )
+
     def _doubt_what_no_node_heard(self) -> None:
         """The promise after a loss is: back to what any node has heard. The rest may go either way."""
-        for name, record in self.coordinator.records.items():
-            disks = [node.disk for node in self.nodes.values()]
-            heard = [d.deployments[name].serial for d in disks if name in d.deployments]
+        disks = [node.disk for node in self.nodes.values()]
+        for name in self.coordinator.records:
             launched = any(spec.deployment == name for d in disks for spec, _, _ in d.rows.values())
-            if record.serial not in heard or not launched:
+            if not self._was_heard or not launched:
                 self.asked[name] = "unknown"
 
     # People.
@@ -546,7 +559,7 @@ class World:
         self.cut.clear()
         self.unreachable.clear()
         self.isolated = False
-        self.loss = 0.0
+        self.loss = self.duplicates = 0.0
         self.delay = 0.005
 
     def kill_agent(self, name: str, back_after: float = 1.0) -> None:
@@ -610,7 +623,7 @@ class World:
             return
         for name, gang in fleet.gangs.items():
             record = gang.record
-            if record.phase == "ready" and not fleet.holding:
+            if record.phase == "ready" and not fleet.holding and name not in fleet.held:
                 self._check_ready(name, record)
 
     def _check_ready(self, name: str, record: GangRecord) -> None:
