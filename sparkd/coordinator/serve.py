@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import ipaddress
 import json
 import logging
 import os
@@ -74,13 +75,27 @@ def read_token(token_file: Path) -> str:
 
 
 def _bind(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    if not port.isdigit():
+    name, _, port = address.rpartition(":")
+    host = name.strip("[]")
+    if not port.isdigit() or not host:
         raise UsageError(f"{address!r} is no HOST:PORT")
+    if not _is_loopback(host):
+        raise UsageError(
+            f"{address} can be reached from other machines, and there is no TLS yet: tokens would cross the "
+            f"network in the clear; bind 127.0.0.1:{port}"
+        )
     try:
-        return socket.create_server((host.strip("[]"), int(port)), backlog=1024)
-    except OSError as error:
-        raise UsageError(f"cannot listen on {address}: {error.strerror}") from error
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, int(port)), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"cannot listen on {address}: {error}") from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def read_holder(state_dir: Path) -> tuple[str, dict[str, str]]:

@@ -430,22 +430,61 @@ def test_a_stopping_coordinator_ends_its_streams(tmp_path: Path) -> None:
             stream.next()
 
 
-# One state, one coordinator. ----------------------------------------------------------------------------
+# One state, one coordinator, no neighbours. --------------------------------------------------------------
 
 
-def test_a_second_coordinator_on_one_state_refuses(running: Coordinator) -> None:
-    second = subprocess.run(
+def run_coordinator(state: Path, token: Path, rest: str, agents: str) -> "subprocess.CompletedProcess[str]":
+    """As a user starts it, for cases in which it ends by itself."""
+    return subprocess.run(
         [
             *(sys.executable, "-P", "-m", "sparkd", "coordinator", "run"),
-            *("--state-dir", str(running.state), "--token-file", str(running.token_file)),
-            *("--rest", f"127.0.0.1:{free_port()}", "--agents", f"127.0.0.1:{free_port()}"),
+            *("--state-dir", str(state), "--token-file", str(token), "--rest", rest, "--agents", agents),
         ],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
     )
+
+
+def test_a_second_coordinator_on_one_state_refuses(running: Coordinator) -> None:
+    places = (f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
+    second = run_coordinator(running.state, running.token_file, *places)
     assert second.returncode == 1
     assert f"another coordinator runs on {running.state}" in second.stderr
     assert "Traceback" not in second.stderr
     assert running.ask("GET", "/healthz").status == 200
+
+
+@pytest.mark.parametrize(
+    ("server", "place", "why"),
+    [
+        ("rest", "0.0.0.0:0", "no TLS"),
+        ("agents", "0.0.0.0:0", "no TLS"),
+        ("rest", "[::]:0", "no TLS"),
+        ("rest", "spark-1:7070", "no TLS"),
+        ("rest", ":7070", "no HOST:PORT"),
+        ("agents", "127.0.0.1:99999", "cannot listen"),
+        ("agents", "taken", "cannot listen"),
+    ],
+)
+def test_where_it_does_not_listen(
+    running: Coordinator, tmp_path: Path, server: str, place: str, why: str
+) -> None:
+    taken = f"127.0.0.1:{running.rest}"
+    places = {"rest": "127.0.0.1:0", "agents": "127.0.0.1:0", server: taken if place == "taken" else place}
+    ended = run_coordinator(tmp_path / "state", running.token_file, **places)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
+    assert why in ended.stderr
+
+
+@pytest.mark.parametrize(("mode", "text", "why"), [(0o644, "x", "chmod 600"), (0o600, " ", "empty")])
+def test_a_token_that_is_none(tmp_path: Path, mode: int, text: str, why: str) -> None:
+    token = tmp_path / "token"
+    token.write_text(text)
+    token.chmod(mode)
+    ended = run_coordinator(tmp_path / "state", token, "127.0.0.1:0", "127.0.0.1:0")
+    assert ended.returncode == 2
+    assert why in ended.stderr
+    missing = run_coordinator(tmp_path / "state", tmp_path / "absent", "127.0.0.1:0", "127.0.0.1:0")
+    assert (missing.returncode, "cannot be read" in missing.stderr) == (2, True)
