@@ -318,9 +318,18 @@ def _why(phase: Phase, reports: list[RankReport | None]) -> str:
 
 def _note_progress(turn: Turn, reports: list[RankReport | None]) -> None:
     """Progress on any rank counts for the whole gang (case 41)."""
-    newest = max((turn.now.mono - r.progress_age_s for r in reports if r is not None), default=0.0)
+    newest = max(
+        (_heard_at(turn, rank) - r.progress_age_s for rank, r in enumerate(reports) if r is not None),
+        default=0.0,
+    )
     if newest > turn.gang.progress_at:
         turn.change(progress_at=newest)
+
+
+def _heard_at(turn: Turn, rank: int) -> float:
+    """Ages in a report count from its receipt: an old report must not look like fresh progress."""
+    node = turn.world.nodes.get(turn.record.nodes[rank])
+    return node.heard if node is not None and node.heard is not None else 0.0
 
 
 def _judge_deadline(turn: Turn, reports: list[RankReport | None]) -> None:
