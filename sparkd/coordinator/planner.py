@@ -8,7 +8,7 @@ from sparkd.fleet.machine import world_of
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.placement import place
 from sparkd.fleet.state import Fleet
-from sparkd.gang.boot import rank_count
+from sparkd.gang.preflight import rank_count
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import Launch, Planner
 from sparkd.profile.plan import build_plan, needs_api_key

@@ -17,7 +17,7 @@ present facts allow. So a message that comes twice, late or out of order changes
 from collections.abc import Mapping
 
 from sparkd.clock import Instant
-from sparkd.gang import boot, recovery
+from sparkd.gang import boot, ending, preflight, recovery, serving
 from sparkd.gang.budget import Budget
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import (
@@ -84,13 +84,13 @@ def step(
         case Restart(generation):
             _restart(turn, generation)
         case Exited(_, exit_):
-            recovery.note_exit(turn, exit_)
+            ending.note_exit(turn, exit_)
         case TaskDone(node, result):
-            boot.note_task(turn, node, result)
+            preflight.note_task(turn, node, result)
         case Reported(node):
-            recovery.note_report(turn, node)
+            ending.note_report(turn, node)
         case EndpointPulsed(outcome):
-            boot.note_pulse(turn, outcome)
+            serving.note_pulse(turn, outcome)
         case Tick():
             pass
     _advance(turn)
@@ -102,7 +102,7 @@ def wanted(gang: Gang) -> Mapping[str, RankSpec]:
     record = gang.record
     if record.phase in RUNNING:
         return dict(zip(record.nodes, record.specs, strict=True))
-    if record.phase == "stopping" and recovery.followers_wait(gang):
+    if record.phase == "stopping" and ending.followers_wait(gang):
         # A follower killed first would make rank 0 fail its last requests (design §3.8: rank 0 goes first).
         return dict(list(zip(record.nodes, record.specs, strict=True))[1:])
     return {}
@@ -145,7 +145,7 @@ def _down(turn: Turn) -> None:
         if turn.record.desired != "down" or turn.record.ending != "stopped":
             turn.write(desired="down", ending="stopped", serial=serial)
         return
-    recovery.begin_stopping(turn, "asked to stop", ending="stopped", desired="down", serial=serial)
+    ending.begin_stopping(turn, "asked to stop", ending="stopped", desired="down", serial=serial)
 
 
 def _restart(turn: Turn, generation: int) -> None:
@@ -156,7 +156,7 @@ def _restart(turn: Turn, generation: int) -> None:
         _up(turn, turn.record.intent)
     elif turn.phase in RUNNING:
         turn.write(serial=serial, desired="up")
-        recovery.begin_recovering(turn, "asked to restart", delay_s=0.0)
+        ending.begin_recovering(turn, "asked to restart", delay_s=0.0)
     elif turn.phase == "recovering":
         turn.change(retry_at=turn.now.mono)
         turn.say("asked", "asked to restart: the back-off is skipped")
@@ -170,13 +170,13 @@ def _advance(turn: Turn) -> None:
         before = turn.phase
         match before:
             case "pending":
-                boot.pending(turn)
+                preflight.pending(turn)
             case "preflight":
-                boot.preflight(turn)
+                preflight.preflight(turn)
             case "launching" | "loading" | "warming":
                 boot.booting(turn)
             case "ready":
-                boot.ready(turn)
+                serving.ready(turn)
             case "recovering":
                 recovery.recovering(turn)
             case "stopping":

@@ -132,3 +132,13 @@ def _helper(turn: Turn) -> str | None:
         if node_id != head and turn.world.nodes[node_id].in_contact:
             return node_id
     return None
+
+
+def in_contact(turn: Turn, rank: int) -> bool:
+    node = turn.world.nodes.get(turn.record.nodes[rank])
+    return node is not None and node.in_contact
+
+
+def lost_reason(turn: Turn, rank: int) -> str:
+    name = turn.name_of(turn.record.nodes[rank])
+    return f"node {name} is lost: no word from its agent, and no proof that its rank computes"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkd.fleet import amnesia, documents, machine, nodes
-from sparkd.gang import boot, recovery, silence
+from sparkd.gang import falls, serving, silence
 from sparkd.gang.budget import Allowance
 from sparkd_agent.core import machine as agent_core
 from tests.sim import world as simulation
@@ -58,7 +58,7 @@ def _any_holder_welcomed(fleet: Any, hello: Any, now: Any, limits: Any) -> Any:
     return _hello(fleet, replace(hello, lease_live=False), now, limits)
 
 
-_note_pulse = boot.note_pulse
+_note_pulse = serving.note_pulse
 _serials = documents._serials
 _init = simulation.SimNode.__init__
 _start = simulation.Coordinator.start
@@ -79,7 +79,7 @@ PLANTED = (
     Planted(
         "undelivered-pulse",
         "a pulse that could not be delivered says nothing about the engine",
-        ((boot, "note_pulse", _undelivered_counts),),
+        ((serving, "note_pulse", _undelivered_counts),),
     ),
     Planted(
         "tombstones",
@@ -104,7 +104,7 @@ PLANTED = (
     Planted(
         "budget",
         "restarts are bounded",
-        ((recovery, "allowance", _always_allowed),),
+        ((falls, "allowance", _always_allowed),),
     ),
     Planted(
         "holder",

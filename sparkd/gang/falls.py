@@ -1,0 +1,196 @@
+"""A rank is down, so the gang is down: which one fell first, why, and whether to try again."""
+
+from sparkd.gang.budget import Allowance, Policy, RetryClass, allowance
+from sparkd.gang.causes import Cause, classify
+from sparkd.gang.ending import begin_recovering, begin_stopping
+from sparkd.gang.state import WriteIncident
+from sparkd.gang.turn import Turn
+from sparkd.records.fall import Fall
+from sparkd.records.report import RankReport
+from sparkd.records.verdict import Severity, Verdict
+
+_SAME_FALL_S = 5.0
+"""Deaths of two ranks closer than this belong to one fall (design §8)."""
+
+_OWN_CAUSES = frozenset({"CANARY_FAILED", "ENGINE_WEDGED", "BOOT_STALLED", "START_REFUSED", "NODE_LOST"})
+"""Judged by the gang, not read from a process's end: no later exit explains them better."""
+
+
+def fell(turn: Turn) -> bool:
+    """End the gang if any rank of the present generation has fallen or was refused."""
+    candidates = _fallen(turn)
+    if not candidates:
+        return False
+    fall = _first(candidates)
+    _begin(turn, fall)
+    return True
+
+
+def begin_fall(turn: Turn, rank: int, reason: str, cause: str | None = None) -> None:
+    """End the gang for a reason that no process end shows: frozen, no progress, a wrong canary."""
+    _begin(
+        turn,
+        Fall(
+            generation=turn.record.generation,
+            rank=rank,
+            node=turn.name_of(turn.record.nodes[rank]),
+            reason=reason,
+            wall=turn.now.wall,
+            cause=cause,
+        ),
+    )
+
+
+def _fallen(turn: Turn) -> list[Fall]:
+    found = []
+    for rank, spec in enumerate(turn.record.specs):
+        node_id = turn.record.nodes[rank]
+        node = turn.world.nodes.get(node_id)
+        if node is None:
+            continue
+        report = node.reports.get(spec.name)
+        if report is not None and _is_down(report, by_itself=turn.phase in ("recovering", "stopping")):
+            found.append(_fall_of(turn, rank, report, node.clock_offset_s))
+        elif report is None and spec.name in node.refusals:
+            code, reason = node.refusals[spec.name]
+            found.append(
+                Fall(
+                    turn.record.generation,
+                    rank,
+                    node.name,
+                    f"the node refused to start it ({code}): {reason}",
+                    turn.now.wall,
+                    cause="ENGINE_MISSING" if code == "engine" else "START_REFUSED",
+                )
+            )
+    return found
+
+
+def _is_down(report: RankReport, *, by_itself: bool) -> bool:
+    """While the gang runs, any end is a fall; while it is being ended, only one that nobody ordered."""
+    if by_itself:
+        return report.fell is not None
+    return report.state in ("fallen", "gone", "unkillable", "stopping")
+
+
+def _fall_of(turn: Turn, rank: int, report: RankReport, clock_offset_s: float) -> Fall:
+    exit_ = report.exit
+    cause = _cause_of(report.lines, exit_.signal if exit_ else None)
+    return Fall(
+        generation=turn.record.generation,
+        rank=rank,
+        node=turn.name_of(turn.record.nodes[rank]),
+        reason=report.fell or report.ended or "it ended without being asked to",
+        wall=(exit_.at + clock_offset_s) if exit_ else turn.now.wall,
+        code=exit_.code if exit_ else None,
+        signal=exit_.signal if exit_ else None,
+        how=exit_.how if exit_ else "unknown",
+        lines=report.lines,
+        cause=cause.id if cause else None,
+        remedy=cause.remedy if cause else "",
+    )
+
+
+def _cause_of(lines: tuple[str, ...], signal: int | None) -> Cause | None:
+    """What a rank's last lines say of its end. A process that refuses something exits: an end by a signal has
+    another cause, whatever was logged before, and is worth a retry.
+    """
+    cause = classify(lines)
+    return None if cause is not None and cause.retry == "never" and signal is not None else cause
+
+
+def _first(candidates: list[Fall]) -> Fall:
+    """Kind first, time second (design §8): a signal or a known cause explains an exit that follows it."""
+    earliest = min(fall.wall for fall in candidates)
+    near = [fall for fall in candidates if fall.wall - earliest <= _SAME_FALL_S]
+    return min(near, key=lambda f: (f.cause is None and f.signal is None, f.code in (0, None), f.wall))
+
+
+def _begin(turn: Turn, fall: Fall) -> None:
+    record = turn.record
+    retry = _retry_of(fall)
+    turn.write(budget=record.budget.charge(turn.now.wall, retry), falls=record.falls + 1, fall=fall)
+    judged = _judge(turn, retry)
+    reason = f"rank {fall.rank} on {fall.node}: {fall.reason}"
+    turn.say("fall", reason, node=record.nodes[fall.rank], rank=fall.rank)
+    verdict = _verdict(fall)
+    turn.commands.append(WriteIncident(fall, (verdict,)))
+    turn.write(verdicts=(verdict,))
+    if judged.allowed:
+        begin_recovering(turn, f"{_headline(fall)}; {judged.reason}", judged.delay_s)
+    else:
+        begin_stopping(turn, f"{_headline(fall)}; gave up: {judged.reason}", ending="failed")
+
+
+def _headline(fall: Fall) -> str:
+    return f"rank {fall.rank} on {fall.node} fell: {fall.reason}"
+
+
+def _retry_of(fall: Fall) -> RetryClass:
+    if fall.cause == "ENGINE_MISSING":
+        return "never"
+    cause = _cause_of(fall.lines, fall.signal)
+    return cause.retry if cause else "normal"
+
+
+def _judge(turn: Turn, retry: RetryClass) -> Allowance:
+    record = turn.record
+    key = f"{record.name}-g{record.generation}"
+    return allowance(record.budget, policy_of(turn), retry, key, turn.limits)
+
+
+def _verdict(fall: Fall) -> Verdict:
+    cause = _cause_of(fall.lines, fall.signal)
+    return Verdict(
+        fall.cause or "RANK_FELL",
+        Severity.BLOCK,
+        f"rank {fall.rank} on {fall.node}: {fall.reason}",
+        evidence="\n".join(fall.lines),
+        cause=cause.title if cause else "",
+        remedy=fall.remedy,
+        node=fall.node,
+        rank=fall.rank,
+    )
+
+
+def policy_of(turn: Turn) -> Policy:
+    section = turn.record.intent.profile.get("restart", {})
+    return Policy(
+        budget=int(section.get("budget", turn.limits.restart_budget)),
+        backoff_s=float(section.get("backoff_s", turn.limits.restart_backoff_s)),
+        backoff_max_s=float(section.get("backoff_max_s", turn.limits.restart_backoff_max_s)),
+    )
+
+
+def refine(turn: Turn) -> None:
+    """A report that came later may know more: the exit status, the last lines, or that another fell first."""
+    told = turn.record.fall
+    if told is None or told.generation != turn.record.generation or told.cause in _OWN_CAUSES:
+        return
+    known = [fall for fall in _fallen(turn) if fall.signal is not None or fall.code is not None or fall.lines]
+    if not known:
+        return
+    best = _first(known)
+    if best.rank != told.rank and _first([best, told]) is told:
+        return
+    if (best.rank, best.how, best.reason, best.lines) == (told.rank, told.how, told.reason, told.lines):
+        return
+    verdict = _verdict(best)
+    reason = turn.record.reason.replace(_headline(told), _headline(best))
+    turn.write(fall=best, verdicts=(verdict,), reason=reason)
+    turn.commands.append(WriteIncident(best, (verdict,)))
+    if best.rank != told.rank:
+        reason = f"rank {best.rank} on {best.node} fell first: {best.reason}"
+        turn.say("fall", reason, node=turn.record.nodes[best.rank], rank=best.rank)
+    _judge_again(turn, told, best)
+
+
+def _judge_again(turn: Turn, told: Fall, best: Fall) -> None:
+    """A fall is told before the rank's last lines are read, and only they may show that no retry cures it."""
+    before, retry = _retry_of(told), _retry_of(best)
+    if retry == before:
+        return
+    turn.write(budget=turn.record.budget.reclassify(before, retry))
+    judged = _judge(turn, retry)
+    if turn.phase == "recovering" and not judged.allowed:
+        begin_stopping(turn, f"{_headline(best)}; gave up: {judged.reason}", ending="failed")

@@ -1,0 +1,252 @@
+"""Before anything runs: pending and preflight, up to the commit of a generation. Gang machine rules."""
+
+from dataclasses import replace
+from typing import Any
+
+from sparkd.errors import SparkdError
+from sparkd.fleet.nodes import Node
+from sparkd.fleet.placement import place
+from sparkd.gang.state import PendingTask
+from sparkd.gang.turn import Turn
+from sparkd.records.report import TaskResult
+from sparkd.records.verdict import Severity, Verdict
+
+
+def note_task(turn: Turn, node: str, result: TaskResult) -> None:
+    """Keep the answer to a question that is still open; anything else is an answer come too late."""
+    turn.change(
+        tasks=tuple(
+            replace(task, result=result) if (task.node, task.task.id) == (node, result.id) else task
+            for task in turn.gang.tasks
+        )
+    )
+
+
+def pending(turn: Turn) -> None:
+    """Wait for named nodes or a person; go on when enough nodes are there and nothing old is left on them."""
+    record = turn.record
+    ranks = rank_count(record.intent.profile)
+    names = record.intent.nodes
+    placement = place(ranks, names, turn.world.nodes, turn.world.occupied, keep=record.nodes)
+    if placement.hopeless:
+        _fail(turn, placement.missing, Verdict("NODES_MISSING", Severity.BLOCK, placement.missing))
+        return
+    if placement.missing:
+        turn.wait(placement.missing, "it starts by itself as soon as that changes", node=placement.node)
+        return
+    old = _with_old_rank(turn)
+    if old is not None:
+        turn.wait("an old rank to end", "it starts once nothing of it is left", node=old.id)
+        return
+    turn.enter("preflight", "all nodes are there", nodes=placement.nodes)
+    turn.change(ports_skipped=frozenset())
+
+
+def _with_old_rank(turn: Turn) -> Node | None:
+    """A node in contact on which something of this deployment is left: no newer generation before it ends."""
+    nodes = turn.world.nodes.values()
+    return next((node for node in nodes if node.in_contact and node.existing(turn.record.name)), None)
+
+
+def rank_count(profile: dict[str, Any]) -> int:
+    """Ranks of a resolved profile: tp x pp, one per node."""
+    layout = profile.get("layout", {})
+    return int(layout.get("tp", 1)) * int(layout.get("pp", 1))
+
+
+def preflight(turn: Turn) -> None:
+    """Ask the nodes what must be known before a launch; commit the next generation when all is well."""
+    nodes = _members(turn)
+    away = next((node for node in nodes if not node.in_contact), None)
+    if away is not None:
+        turn.enter("pending", f"node {away.name} went away during the preflight")
+        return
+    back = _with_old_rank(turn)
+    if back is not None:
+        turn.enter("pending", f"node {back.name} came back with an old rank during the preflight")
+        return
+    if not turn.gang.tasks:
+        _ask_all(turn, nodes)
+    overdue = next((t for t in turn.gang.tasks if t.result is None and turn.now.mono >= t.until), None)
+    if overdue is not None:
+        name = turn.name_of(overdue.node)
+        _fail(
+            turn,
+            f"node {name} did not answer the preflight within {overdue.task.deadline_s:.0f} s",
+            Verdict("PREFLIGHT_SILENT", Severity.BLOCK, f"no answer to {overdue.task.kind}", node=name),
+        )
+        return
+    for task in turn.gang.tasks:
+        if task.result is None:
+            turn.wait(f"{task.task.kind} check", "the preflight fails", node=task.node, deadline=task.until)
+            return
+    if _ports_free(turn) and (paths := _model_paths(turn)):
+        _commit(turn, nodes, paths)
+
+
+def _members(turn: Turn) -> tuple[Node, ...]:
+    return tuple(turn.world.nodes[node_id] for node_id in turn.record.nodes)
+
+
+def _ask_all(turn: Turn, nodes: tuple[Node, ...]) -> None:
+    deadline = turn.limits.preflight_s
+    model = turn.record.intent.profile.get("model", {})
+    for node in nodes:
+        turn.ask("files", node.id, {"model": model}, deadline)
+    _ask_ports(turn, nodes[0].id, _api_port(turn), _next_rendezvous(turn))
+
+
+def _ask_ports(turn: Turn, node: str, api: int, rendezvous: int) -> None:
+    args = {"ports": [{"port": api, "for": "api"}, {"port": rendezvous, "for": "rendezvous"}]}
+    turn.ask("port", node, args, turn.limits.preflight_s)
+
+
+def _wished_port(turn: Turn) -> int | None:
+    port = turn.record.intent.profile.get("api", {}).get("port")
+    return int(port) if port is not None else None
+
+
+def _api_port(turn: Turn) -> int:
+    """The same over generations; else the wish of the profile; else the first that nobody holds."""
+    if turn.record.api_port and turn.record.api_port not in turn.gang.ports_skipped:
+        return turn.record.api_port
+    wish = _wished_port(turn)
+    if wish is not None:
+        return wish
+    taken = turn.world.api_ports | turn.gang.ports_skipped
+    ports = range(turn.limits.api_port_first, turn.limits.api_port_last + 1)
+    return next((port for port in ports if port not in taken), turn.limits.api_port_first)
+
+
+def _next_rendezvous(turn: Turn) -> int:
+    """New for each generation and not one of the last 20, so that a stale rank meets nobody."""
+    first, last = turn.limits.rendezvous_port_first, turn.limits.rendezvous_port_last
+    used = turn.record.rendezvous_ports[-turn.limits.rendezvous_ports_remembered :]
+    start = used[-1] + 1 if used else first + _spread(turn.record.name, last - first)
+    span = last - first + 1
+    candidates = (first + (start - first + i) % span for i in range(span))
+    return next(p for p in candidates if p not in used and p not in turn.gang.ports_skipped)
+
+
+def _spread(name: str, span: int) -> int:
+    """Two deployments start at different ports, so that they rarely ask for the same one."""
+    return sum(name.encode()) * 31 % span
+
+
+def _ports_free(turn: Turn) -> bool:
+    """Judge the answer about ports; ask again for other ones where that can help."""
+    task = _newest(turn, "port")
+    result = task.result
+    if result is None or not result.ok:
+        _refused_answer(turn, task)
+        return False
+    taken = [entry for entry in result.result.get("ports", []) if not entry.get("free")]
+    if not taken:
+        return True
+    api = next((entry for entry in taken if entry.get("for") == "api"), None)
+    fixed = api is not None and (_wished_port(turn) is not None or turn.record.generation > 0)
+    turn.change(
+        ports_skipped=turn.gang.ports_skipped
+        | {int(e["port"]) for e in taken if e.get("for") != "api" or not fixed}
+    )
+    if api is not None and fixed and turn.now.mono - turn.gang.phase_since >= turn.limits.port_retry_s:
+        owner = api.get("owner") or "another program"
+        name = turn.name_of(task.node)
+        _fail(
+            turn,
+            f"port {api['port']} on {name} is held by {owner}",
+            Verdict(
+                "PORT_IN_USE",
+                Severity.BLOCK,
+                f"API port {api['port']} is taken",
+                evidence=f"held by {owner}",
+                remedy="stop that program, or choose another port: --set api.port=PORT",
+                node=name,
+            ),
+        )
+        return False
+    if len(turn.gang.ports_skipped) > turn.limits.rendezvous_ports_remembered:
+        _fail(turn, "no free port was found", Verdict("PORT_IN_USE", Severity.BLOCK, "no free port"))
+        return False
+    turn.change(tasks=tuple(t for t in turn.gang.tasks if t is not task))
+    _ask_ports(turn, task.node, _api_port(turn), _next_rendezvous(turn))
+    turn.wait("a free port", "the preflight fails", node=task.node)
+    return False
+
+
+def _newest(turn: Turn, kind: str) -> PendingTask:
+    return [task for task in turn.gang.tasks if task.task.kind == kind][-1]
+
+
+def _refused_answer(turn: Turn, task: PendingTask) -> None:
+    error = task.result.error if task.result else "no answer"
+    name = turn.name_of(task.node)
+    _fail(
+        turn,
+        f"node {name} could not check {task.task.kind}: {error}",
+        Verdict("PREFLIGHT_ERROR", Severity.BLOCK, f"{task.task.kind}: {error}", node=name),
+    )
+
+
+def _model_paths(turn: Turn) -> dict[str, str] | None:
+    """Where each node has the model; None (and `failed`) if one has not."""
+    paths: dict[str, str] = {}
+    missing: list[Verdict] = []
+    for task in turn.gang.tasks:
+        if task.task.kind != "files" or task.result is None:
+            continue
+        if not task.result.ok:
+            missing.append(
+                Verdict(
+                    "MODEL_MISSING",
+                    Severity.BLOCK,
+                    "the model is not on this node",
+                    evidence=task.result.error or "",
+                    remedy="put the checkpoint into a model root of the node, or correct the model's path",
+                    node=turn.name_of(task.node),
+                )
+            )
+        else:
+            paths[task.node] = str(task.result.result["path"])
+    if missing:
+        _fail(turn, f"{missing[0].node}: {missing[0].evidence}", *missing)
+        return None
+    return paths
+
+
+def _commit(turn: Turn, nodes: tuple[Node, ...], paths: dict[str, str]) -> None:
+    """Make the next generation: greater than every one that any node has heard of."""
+    record = turn.record
+    known = [node.generations.get(record.name, 0) for node in turn.world.nodes.values()]
+    generation = 1 + max(record.generation, *known)
+    answer = _newest(turn, "port").task.args["ports"]
+    ports = {entry["for"]: int(entry["port"]) for entry in answer}
+    remembered = turn.limits.rendezvous_ports_remembered
+    turn.write(
+        generation=generation,
+        api_port=ports["api"],
+        rendezvous_ports=(*record.rendezvous_ports, ports["rendezvous"])[-remembered:],
+    )
+    if turn.world.planner is None:
+        raise AssertionError("a world without a planner cannot launch")
+    try:
+        launch = turn.world.planner(turn.record, nodes, paths)
+    except SparkdError as error:
+        _fail(turn, str(error), Verdict("PLAN_INVALID", Severity.BLOCK, str(error)))
+        return
+    blocks = [v for v in launch.verdicts if v.severity is Severity.BLOCK and not v.waived]
+    if blocks:
+        _fail(turn, blocks[0].title, *launch.verdicts)
+        return
+    turn.enter(
+        "launching",
+        f"generation {generation} on {', '.join(node.name for node in nodes)}",
+        specs=launch.specs,
+        verdicts=(*turn.gang.carried, *launch.verdicts),
+    )
+    turn.change(launched_at=turn.now.mono, ready_since=None, carried=(), proof_asked=None)
+
+
+def _fail(turn: Turn, reason: str, *verdicts: Verdict) -> None:
+    """Nothing runs yet: straight to `failed`."""
+    turn.enter("failed", reason, verdicts=verdicts)
