@@ -28,10 +28,13 @@ BOOT = "boot-of-tests"
 class FakeAgent:
     """Says what it is told to, one request a call. `seq` rises by itself, as an agent's does."""
 
-    def __init__(self, coordinator: Coordinator, node: str, run: str = "run-1") -> None:
+    def __init__(
+        self, coordinator: Coordinator, node: str, run: str = "run-1", address: str = "127.0.0.1"
+    ) -> None:
         self.coordinator = coordinator
         self.node = node
         self.run = run
+        self.address = address
         self.seq = 0
 
     def caller(self, **changes: Any) -> Caller:
@@ -42,12 +45,12 @@ class FakeAgent:
         facts = NodeFacts(
             id=self.node,
             name=self.node,
-            address="127.0.0.1",
-            fabric_address="127.0.0.1",
+            address=self.address,
+            fabric_address=self.address,
             fabric_interface="lo",
             engines=(EngineFacts("default", ("/opt/vllm/bin/python", "-m", "vllm"), "0.32.0"),),
             model_roots=("/models",),
-            local=True,
+            local=self.address == "127.0.0.1",
         )
         hello = Hello(
             caller=caller or self.caller(),
@@ -76,8 +79,11 @@ class FakeAgent:
 class PlayedNode:
     """A node whose every question is answered well and whose ranks are ready at once, until `stop`."""
 
-    def __init__(self, coordinator: Coordinator, node: str, run: str = "run-1") -> None:
-        self._agent = FakeAgent(coordinator, node, run)
+    def __init__(
+        self, coordinator: Coordinator, node: str, run: str = "run-1", address: str = "127.0.0.1"
+    ) -> None:
+        self._agent = FakeAgent(coordinator, node, run, address)
+        self.document: Document | None = None
         self._stop = threading.Event()
         self._answered: set[str] = set()
         self._ranks: dict[str, RankReport] = {}
@@ -91,10 +97,9 @@ class PlayedNode:
 
     def _play(self) -> None:
         """The newest document with every beat, instead of a long poll beside the beats."""
-        document: Document | None = None
         while not self._stop.wait(0.02):
             try:
-                document = self._beat(document)
+                self.document = self._beat(self.document)
             except OSError:
                 return  # the coordinator is gone
 

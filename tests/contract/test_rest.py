@@ -254,6 +254,32 @@ def test_the_life_of_a_deployment(tmp_path: Path) -> None:
             node.stop()
 
 
+def test_an_api_key_is_shown_nowhere(tmp_path: Path) -> None:
+    """Off loopback rank 0 gets a key: in its environment and a 0600 file, in nothing that is read or kept."""
+    with coordinator(tmp_path, NODES) as one:
+        nodes = [PlayedNode(one, node, address=f"192.0.2.{at}") for at, node in enumerate(NODES, start=1)]
+        until_status(one, lambda: one.ask("DELETE", "/v1/deployments/absent").status == 404)
+        up(one, "d")
+        endpoint = until_phase(one, "d", "ready")["endpoint"]
+        (file,) = (one.state / "keys").iterdir()
+        key = file.read_text().strip()
+        assert (file.stat().st_mode & 0o777, len(key) > 32) == (0o600, True)
+        assert endpoint["base_url"].startswith("http://192.0.2.1:")
+        secrets = [spec.secrets for node in nodes for spec in (node.document.ranks if node.document else ())]
+        assert secrets == [{"VLLM_API_KEY": key}, {}]
+        reads = [path for method, path in ROUTES if method == "GET" and "events" not in path]
+        told = [one.ask("GET", path.replace("tiny", "d")).body for path in reads]
+        told.append(one.ask("GET", "/v1/events?follow=false").body)
+        told.append(one.ask("POST", "/v1/plan", {"name": "d", **wish()}).body)
+        told.append(up(one, "d").body)
+        for node in nodes:
+            node.stop()
+        assert one.end() == 0
+        told += [path.read_bytes() for path in one.state.glob("coordinator.sqlite*")]
+        told.append(one.log.encode())
+        assert [text for text in told if key.encode() in text] == []
+
+
 # Reads. -------------------------------------------------------------------------------------------------
 
 
