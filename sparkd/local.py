@@ -22,13 +22,13 @@ from sparkd.local_config import (
     find_machinery,
     write_agent_config,
     write_holder,
-    write_private,
     write_token,
     written_machinery,
 )
 from sparkd.local_facts import MAX_LOCAL_NODES
 from sparkd.local_set import LocalSet, read_local_set
 from sparkd.paths import Paths, find_paths
+from sparkd.private_file import write_private
 from sparkd.records.defaults import DEFAULTS, Defaults
 
 _NEVER = {7070, 7071}

@@ -14,6 +14,7 @@ from typing import Any
 from sparkd.errors import LocalSetFailed, UsageError
 from sparkd.local_facts import local_engine, local_model_roots
 from sparkd.paths import Paths
+from sparkd.private_file import write_private
 
 SOCKET_PATH_BYTES = 107
 """unix(7): `sun_path` has 108 with its final zero."""
@@ -107,16 +108,6 @@ def write_agent_config(paths: Paths, i: int, agents_url: str, holder: str, machi
     file = folder / "agent.toml"
     write_private(file, text)
     return file
-
-
-def write_private(file: Path, text: str) -> None:
-    """Whole or not at all, mode 0600."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = file.with_name(f".{file.name}.{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    fresh.replace(file)
 
 
 def _node_id(paths: Paths, i: int) -> str:

@@ -77,6 +77,22 @@ class RankFolder:
         except FileExistsError:
             raise Spent(f"{self.name} was started before: {self.path} exists") from None
 
+    def keep_key(self, key: str) -> None:
+        """Keep the API key for later runs of the agent: before the rank exists, or a crash would lose it.
+
+        Raises OSError.
+        """
+        descriptor = os.open(self._key, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(key)
+
+    def key(self) -> str | None:
+        return self._key.read_text().strip() if self._key.exists() else None
+
+    @property
+    def _key(self) -> Path:
+        return self.path / "api.key"
+
     def lock(self) -> int:
         """Take the folder's lock. The descriptor goes to the shim, so the lock lives as long as it does.
 

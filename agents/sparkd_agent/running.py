@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable
 
 from sparkd.clock import Clock
@@ -20,8 +19,6 @@ from sparkd_agent.runtime.base import RankHandle
 from sparkd_agent.shm import ShmJanitor
 from sparkd_agent.supervisor import RankSupervisor, RankView
 from sparkd_agent.usage import StoppedProcess
-
-KEY_VARIABLE = "VLLM_API_KEY"
 
 
 class RunningRank:
@@ -61,7 +58,7 @@ class RunningRank:
         if spec.probe is not None:
             self._prober = Prober(
                 spec.probe,
-                self._api_key(),
+                self._folder.key(),
                 warmed=self._warmed_mark.exists(),
                 clock=clock,
                 around=self._around,
@@ -163,14 +160,3 @@ class RunningRank:
     def _in_words(self, one: StoppedProcess) -> str:
         age = self._clock.now().mono - one.since
         return f"{one.title} (pid {one.pid}) is stopped (state T) since {age:.0f} s"
-
-    def _api_key(self) -> str | None:
-        """From the spec's secrets, which come with a document; kept in a 0600 file for a later run."""
-        path = self._folder.path / "api.key"
-        key = self.spec.secrets.get(KEY_VARIABLE)
-        if key is None:
-            return path.read_text().strip() if path.exists() else None
-        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(key)
-        return key

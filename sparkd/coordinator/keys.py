@@ -1,11 +1,11 @@
 """API keys of deployments: one 0600 file each, never in the database, a log or an answer."""
 
-import os
 import secrets
 from dataclasses import replace
 from pathlib import Path
 
 from sparkd.gang.record import GangRecord
+from sparkd.private_file import write_private
 
 VARIABLE = "VLLM_API_KEY"
 
@@ -28,11 +28,8 @@ class KeyRing:
         known = self.get(deployment)
         if known is not None:
             return known
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = f"sk-{secrets.token_urlsafe(32)}"
-        descriptor = os.open(self.path(deployment), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(key + "\n")
+        write_private(self.path(deployment), key + "\n")
         return key
 
     def complete(self, record: GangRecord) -> GangRecord:

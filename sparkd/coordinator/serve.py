@@ -27,6 +27,7 @@ from sparkd.errors import Conflict, UsageError
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Fleet
 from sparkd.gang import machine as gang_machine
+from sparkd.private_file import write_private
 from sparkd.records.defaults import DEFAULTS, Defaults
 
 log = logging.getLogger("sparkd.coordinator")
@@ -103,7 +104,7 @@ def read_holder(state_dir: Path) -> tuple[str, dict[str, str]]:
     path = state_dir / "holder.json"
     if not path.exists():
         holder = secrets.token_hex(8)
-        path.write_text(json.dumps({"holder": holder, "nodes": []}))
+        write_private(path, json.dumps({"holder": holder, "nodes": []}))
         return holder, {}
     body = json.loads(path.read_text())
     return str(body["holder"]), {str(n["id"]): str(n["name"]) for n in body.get("nodes", [])}

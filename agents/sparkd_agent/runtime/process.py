@@ -25,6 +25,7 @@ from sparkd_agent.procfs import FOLDER_VARIABLE, RANK_VARIABLE, ProcFs
 from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.runtime.base import Launch, RankHandle
 
+KEY_VARIABLE: Final = "VLLM_API_KEY"
 SHIM: Final = Path(__file__).parent.parent / "shim.py"
 _SPEC_FD: Final = 3
 _LOCK_FD: Final = 4
@@ -47,6 +48,8 @@ class ProcessRuntime:
             passed("agent.5-folder")
             folder.create()
             passed("agent.6-folder-made")
+            if (key := spec.secrets.get(KEY_VARIABLE)) is not None:
+                folder.keep_key(key)
             answer_read, answer_write = os.pipe2(os.O_CLOEXEC)
         except OSError as error:
             raise RankNotStarted(f"{spec.name}: no folder could be made for it: {error}") from error
