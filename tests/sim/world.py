@@ -6,24 +6,22 @@ Nothing here decides what sparkd does. A seed gives a schedule of faults; `check
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from sparkd.clock import Instant
 from sparkd.errors import SparkdError
 from sparkd.fleet import machine as fleet_machine
-from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Commands, Fleet, Superseded
-from sparkd.gang import machine as gang_machine
 from sparkd.gang.record import GangRecord
-from sparkd.gang.state import EndpointPulsed, Launch, PulseEndpoint, WriteIncident
+from sparkd.gang.state import EndpointPulsed, PulseEndpoint, WriteIncident
 from sparkd.records.defaults import Defaults
 from sparkd.records.intent import Intent
-from tests.sim.node import SimNode, SimRank, light_specs
+from tests.sim import oracle
+from tests.sim.coordinator import HOLDER, Coordinator, Link
+from tests.sim.node import SimNode, SimRank
+from tests.sim.oracle import BUDGET
 
-HOLDER = "holder"
 BOOT_S = 0.5
-BUDGET = 3
 LIMITS = Defaults(startup_hold_s=5.0, launching_s=8.0, loading_s=8.0, warming_s=8.0)
 
 
@@ -34,61 +32,6 @@ def intent(tp: int, nodes: tuple[str, ...] = ()) -> Intent:
         "restart": {"budget": BUDGET, "backoff_s": 1.0, "backoff_max_s": 5.0},
     }
     return Intent(profile_name="tiny", profile=profile, nodes=nodes)
-
-
-def plan(record: GangRecord, nodes: tuple[Node, ...], _: Any) -> Launch:
-    ids = tuple(node.id for node in nodes)
-    return Launch(
-        light_specs(record.name, record.generation, ids, record.rendezvous_ports[-1], record.intent)
-    )
-
-
-@dataclass
-class Link:
-    """How an agent stands with the coordinator, on its own side."""
-
-    run: str = ""
-    greeted: bool = False
-    answered: float = 0.0
-    due: bool = False
-    peer: "Coordinator | None" = None
-    """The coordinator it talks to."""
-
-
-class Coordinator:
-    """The coordinator's process: fleet in memory, records and term on disk."""
-
-    def __init__(self, enrolled: tuple[str, ...], holder: str = HOLDER) -> None:
-        self.enrolled = enrolled
-        self.holder = holder
-        self.starts = 0
-        self.lives: set[tuple[int, str]] = set()
-        self.records: dict[str, GangRecord] = {}
-        self.copies: list[tuple[set[tuple[int, str]], dict[str, GangRecord]]] = []
-        """Backups of the database, oldest first."""
-        self.fleet: Fleet | None = None
-
-    def start(self, now: float) -> None:
-        self.starts += 1
-        term = 1 + max((term for term, _ in self.lives), default=0)
-        instance = f"instance{self.starts}"
-        self.lives.add((term, instance))
-        instant = Instant(now, now)
-        self.fleet = Fleet(
-            holder=self.holder,
-            term=term,
-            instance=instance,
-            lives=frozenset(self.lives),
-            old=len(self.lives) == 1,
-            started=now,
-            enrolled=frozenset(self.enrolled),
-            nodes={n: Node(n, n) for n in self.enrolled},
-            gangs={name: gang_machine.restore(r, instant) for name, r in self.records.items()},
-            planner=plan,
-        )
-
-    def kill(self) -> None:
-        self.fleet = None
 
 
 class World:
@@ -144,7 +87,7 @@ class World:
             for node in self.nodes.values():
                 node.now = self.now
             what()
-            self.check()
+            oracle.check(self)
         self.now = until
         for node in self.nodes.values():
             node.now = until
@@ -324,14 +267,14 @@ class World:
                 self.coordinator.records[name] = gang.record
         if new.term != old.term:
             self.coordinator.lives.add((new.term, new.instance))
-        self._check_commit(old, new)
+        oracle.check_commit(self, old, new)
         for command in commands:
             self._note(command)
             said = getattr(command, "command", None)
             if isinstance(said, PulseEndpoint):
                 self._pulse_endpoint(command.deployment)
             elif isinstance(said, WriteIncident):
-                self._check_fall(old, command.deployment, said)
+                oracle.check_fall(self, old, command.deployment, said)
         if crash == "after-commit":
             self.kill_coordinator("after the commit")
             return None
@@ -606,67 +549,6 @@ class World:
                     if head is not None:
                         head.frozen = True
                         self._urgent(head)
-
-    # The oracle.
-
-    def check(self) -> None:
-        """Invariants of design §2 that hold at every moment."""
-        for node in self.nodes.values():
-            alive = node.exists()
-            if len(alive) > 1:
-                self.violated(7, f"{node.id} runs {[r.spec.name for r in alive]}")
-            if len(set(node.started_names)) != len(node.started_names):
-                twice = sorted({n for n in node.started_names if node.started_names.count(n) > 1})
-                self.violated(1, f"{node.id} started twice: {twice}")
-        fleet = self.coordinator.fleet
-        if fleet is None:
-            return
-        for name, gang in fleet.gangs.items():
-            record = gang.record
-            if record.phase == "ready" and not fleet.holding and name not in fleet.held:
-                self._check_ready(name, record)
-
-    def _check_ready(self, name: str, record: GangRecord) -> None:
-        """A rank of an old generation never serves after a newer one is ready; one on a node that was away
-        is ended when the node has had its document."""
-        fleet = self.coordinator.fleet
-        assert fleet is not None
-        for node_id, node in self.nodes.items():
-            if not fleet.nodes[node_id].settled or node.core is None:
-                continue
-            for rank in node.exists():
-                old = rank.spec.deployment == name and rank.spec.generation < record.generation
-                if old and rank.state == "running":
-                    text = (
-                        f"{rank.spec.name} on {node_id} lives while generation {record.generation} is ready"
-                    )
-                    self.violated(1, text)
-
-    def _check_fall(self, old: Fleet, name: str, incident: WriteIncident) -> None:
-        """Invariant 6: no healthy gang is stopped because a control connection was lost."""
-        if incident.fall.cause not in ("NODE_LOST", "ENGINE_WEDGED") or name not in old.gangs:
-            return
-        record = old.gangs[name].record
-        ranks = [r for r in self.living(name) if r.spec.generation == record.generation]
-        healthy = len(ranks) == len(record.specs) and all(
-            r.state == "running" and not r.frozen for r in ranks
-        )
-        if record.phase == "ready" and healthy:
-            self.violated(6, f"{name} was healthy and is ended: {incident.fall.reason}")
-
-    def _check_commit(self, old: Fleet, new: Fleet) -> None:
-        """Ranks of two generations never run at once on nodes in contact when the newer one is committed."""
-        for name, gang in new.gangs.items():
-            before = old.gangs.get(name)
-            if before is None or gang.launched_at != self.now or gang.launched_at == before.launched_at:
-                continue
-            if gang.record.budget.spent > BUDGET:
-                self.violated(4, f"{name} is started again after {gang.record.budget.spent} falls")
-            for node_id, node in self.nodes.items():
-                left = [r.spec.name for r in node.exists() if r.spec.deployment == name]
-                if left and new.nodes[node_id].in_contact:
-                    text = f"{left} on {node_id} at the commit of generation {gang.record.generation}"
-                    self.violated(1, text)
 
     def violated(self, invariant: int, text: str) -> None:
         self.violations.append(f"invariant {invariant} at {self.now:.3f}: {text}")

@@ -1,0 +1,69 @@
+"""The coordinator's process as it is played: a fleet in memory, and what its disk holds."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkd.clock import Instant
+from sparkd.fleet.nodes import Node
+from sparkd.fleet.state import Fleet
+from sparkd.gang import machine as gang_machine
+from sparkd.gang.record import GangRecord
+from sparkd.gang.state import Launch
+from tests.sim.node import light_specs
+
+HOLDER = "holder"
+
+
+def plan(record: GangRecord, nodes: tuple[Node, ...], _: Any) -> Launch:
+    ids = tuple(node.id for node in nodes)
+    return Launch(
+        light_specs(record.name, record.generation, ids, record.rendezvous_ports[-1], record.intent)
+    )
+
+
+@dataclass
+class Link:
+    """How an agent stands with the coordinator, on its own side."""
+
+    run: str = ""
+    greeted: bool = False
+    answered: float = 0.0
+    due: bool = False
+    peer: "Coordinator | None" = None
+    """The coordinator it talks to."""
+
+
+class Coordinator:
+    """The coordinator's process: fleet in memory, records and term on disk."""
+
+    def __init__(self, enrolled: tuple[str, ...], holder: str = HOLDER) -> None:
+        self.enrolled = enrolled
+        self.holder = holder
+        self.starts = 0
+        self.lives: set[tuple[int, str]] = set()
+        self.records: dict[str, GangRecord] = {}
+        self.copies: list[tuple[set[tuple[int, str]], dict[str, GangRecord]]] = []
+        """Backups of the database, oldest first."""
+        self.fleet: Fleet | None = None
+
+    def start(self, now: float) -> None:
+        self.starts += 1
+        term = 1 + max((term for term, _ in self.lives), default=0)
+        instance = f"instance{self.starts}"
+        self.lives.add((term, instance))
+        instant = Instant(now, now)
+        self.fleet = Fleet(
+            holder=self.holder,
+            term=term,
+            instance=instance,
+            lives=frozenset(self.lives),
+            old=len(self.lives) == 1,
+            started=now,
+            enrolled=frozenset(self.enrolled),
+            nodes={n: Node(n, n) for n in self.enrolled},
+            gangs={name: gang_machine.restore(r, instant) for name, r in self.records.items()},
+            planner=plan,
+        )
+
+    def kill(self) -> None:
+        self.fleet = None
