@@ -35,14 +35,15 @@ def _wait_for_proof(turn: Turn, open_: tuple[str, ...], then: str) -> None:
     turn.wait(what, then, node=node, deadline=since + turn.limits.kill_proof_s + turn.limits.down_grace_s)
 
 
-def _unkillable(turn: Turn) -> list[RankReport]:
-    return [
-        report
+def _unkillable(turn: Turn) -> dict[str, RankReport]:
+    """By node id."""
+    return {
+        node.id: report
         for node in turn.world.nodes.values()
         if node.in_contact
         for report in node.existing(turn.record.name)
         if report.state == "unkillable"
-    ]
+    }
 
 
 def recovering(turn: Turn) -> None:
@@ -51,7 +52,7 @@ def recovering(turn: Turn) -> None:
         return
     stuck = _unkillable(turn)
     if stuck:
-        what = "; ".join(f"{r.name}: {', '.join(r.remains) or 'still there'}" for r in stuck)
+        what = "; ".join(f"{r.name}: {', '.join(r.remains) or 'still there'}" for r in stuck.values())
         verdict = Verdict(
             "UNKILLABLE",
             Severity.BLOCK,
@@ -83,8 +84,10 @@ def stopping(turn: Turn) -> None:
         _judge_head(turn, since)
     open_ = _open_proofs(turn)
     limit = since + turn.limits.kill_proof_s + turn.limits.down_grace_s
-    if open_ and turn.now.mono < limit:
-        _wait_for_proof(turn, open_, "it counts as ended, and what is left is named")
+    # The proof time of what is unkillable is over already: more waiting would prove nothing.
+    waited_for = tuple(node for node in open_ if node not in _unkillable(turn))
+    if waited_for and turn.now.mono < limit:
+        _wait_for_proof(turn, waited_for, "it counts as ended, and what is left is named")
         return
     left = tuple(sorted(turn.name_of(n) for n in {*open_, *turn.gang.unproven}))
     ending = turn.record.ending

@@ -49,5 +49,8 @@ def engine(bed: Bed) -> Path:
 
 @pytest.fixture
 def name() -> str:
-    """Of a deployment: no two tests of a run share one, since falls are counted by the day."""
-    return f"d{next(_COUNT)}-{os.environ.get('PYTEST_XDIST_WORKER', 'gw')}"
+    """Of a deployment: no two tests of a run share one, since falls are counted by the day. The names of two
+    workers must lead to rendezvous ports far from each other: their coordinators do not know of each other.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return f"d{next(_COUNT)}" + "z" * worker

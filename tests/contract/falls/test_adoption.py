@@ -36,7 +36,7 @@ def test_a_gang_that_serves_is_adopted(bed: Bed, engine: Path, name: str, who: s
     deployment = bed.up(name)
     before = deployment.ready()
     alive = deployment.all_processes()
-    stream = Stream(deployment, tokens=130)
+    stream = Stream(deployment, tokens=500)
     bed.kill(*WHO[who](bed))
     seen = stream.tokens
     until(lambda: stream.tokens > seen + 10, "tokens while the daemons are dead")
@@ -44,7 +44,8 @@ def test_a_gang_that_serves_is_adopted(bed: Bed, engine: Path, name: str, who: s
     assert stream.running
     after = deployment.ready()
     same_ranks(before, after)
-    assert stream.rest() == 130
+    configure(engine, STEP_S=None)
+    assert stream.rest() == 500
     assert deployment.all_processes() == alive
     # It is looked after as before.
     os.kill(deployment.process(1, "VLLM::Worker").pid, signal.SIGKILL)

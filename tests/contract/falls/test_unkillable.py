@@ -17,10 +17,11 @@ import ctypes, os, sys
 assert ctypes.CDLL(None).prctl(24, 5, 0, 0, 0) == 0  # PR_CAPBSET_DROP, CAP_KILL
 os.execv(sys.argv[1], sys.argv[1:])
 """
-# A child of rank 1 belongs to somebody else; then the engine goes on as ever.
+# A child of the first rank 1 belongs to somebody else; then the engine goes on as ever.
 _ENGINE = """#!{python} -IS
 import os, sys, time
-if "--headless" in sys.argv and os.fork() == 0:
+if "--headless" in sys.argv and not os.path.exists({once!r}) and os.fork() == 0:
+    open({once!r}, "w").close()
     os.setuid(65534)
     time.sleep(600)
 os.execv({engine!r}, [{engine!r}, *sys.argv[1:]])
@@ -32,7 +33,7 @@ def test_what_cannot_be_killed_is_named_and_nothing_starts_beside_it(tmp_path: P
     (tmp_path / "models" / "tiny").mkdir(parents=True)
     (tmp_path / "models" / "tiny" / "config.json").write_text("{}")
     inner, outer = make_stand_in(tmp_path / "inner"), make_stand_in(tmp_path / "engine")
-    outer.write_text(_ENGINE.format(python=sys.executable, engine=str(inner)))
+    outer.write_text(_ENGINE.format(python=sys.executable, engine=str(inner), once=str(tmp_path / "once")))
     programs = Programs()
     programs = Programs(agent=(sys.executable, "-c", _WITHOUT_CAP_KILL, *programs.agent))
     with local_bed(tmp_path, outer, tmp_path / "models", programs=programs) as bed:
