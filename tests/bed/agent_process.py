@@ -71,6 +71,7 @@ class ScriptedCoordinator:
                 self.send_header("content-length", str(len(answer)))
                 self.end_headers()
                 self.wfile.write(answer)
+                self.close_connection = self.close_connection or outer._closing
 
             do_GET = do_POST = handle_one  # noqa: N815  http.server's names
 
@@ -90,6 +91,10 @@ class ScriptedCoordinator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """As a coordinator that dies: connections break, and nothing listens any more. Idempotent."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -197,6 +202,7 @@ class ScriptedCoordinator:
 
 ENGINE = """#!{python} -IS
 import os, sys, time
+print("the engine is up", flush=True)
 while not os.path.exists({stop!r}):
     time.sleep(0.02)
 sys.exit(7)
