@@ -41,7 +41,9 @@ class Prober:
 
     `warmed`: this generation has answered its canaries and warm-ups before (an adopted rank); a pulse is
     then sent at once. `on_change` is called whenever the API came up or went away, and when the prober
-    found warmed, failed, wedged, or the end of a wedge. The key goes into the Authorization header only.
+    found warmed, failed, wedged, or the end of a wedge. `is_ours` says whether the API that answers is the
+    rank's own: another program on that port must not answer its canaries. The key goes into the
+    Authorization header only.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Prober:
         clock: Clock | None = None,
         exchange: Exchange = request,
         around: Callable[[], Around] = Around,
+        is_ours: Callable[[], bool] = lambda: True,
         on_change: Callable[[ProbeReport], None] = lambda _: None,
         interval_s: float = DEFAULTS.pulse_retry_s,
     ) -> None:
@@ -61,6 +64,7 @@ class Prober:
         self._clock = clock or SystemClock()
         self._exchange = exchange
         self._around = around
+        self._is_ours = is_ours
         self._on_change = on_change
         self._interval_s = interval_s
         self._limits = wedge.Limits(silence_s=probe.pulse_silence_s, timeout_s=probe.pulse_timeout_s)
@@ -104,7 +108,7 @@ class Prober:
         while not self._report.api_up:
             with suppress(ExchangeFailed):
                 answer = await self._get("/health")
-                if answer.status == 200:
+                if answer.status == 200 and self._is_ours():
                     self._note(api_up=True)
                     return
             await asyncio.sleep(min(0.5, self._interval_s))

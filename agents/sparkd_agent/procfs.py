@@ -13,6 +13,9 @@ from typing import Final
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
+_TCP_LISTEN: Final = "0A"
+"""`st` of /proc/net/tcp (include/net/tcp_states.h)."""
+
 RANK_VARIABLE: Final = "SPARKD_RANK"
 FOLDER_VARIABLE: Final = "SPARKD_RANK_FOLDER"
 """Tells apart ranks of one name on one machine: several agents may run there (local sets, containers)."""
@@ -193,6 +196,29 @@ class ProcFs:
                 continue
             found.add(FileId(path, at.st_dev, at.st_ino))
         return found
+
+    def listeners(self, port: int) -> set[int]:
+        """Inodes of the sockets that listen on a TCP port, of either family, whoever's they are."""
+        found = set()
+        for table in ("net/tcp", "net/tcp6"):
+            try:
+                lines = (Path(self._root) / table).read_text().splitlines()[1:]
+            except OSError:
+                continue
+            for line in lines:
+                fields = line.split()
+                if fields[3] == _TCP_LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                    found.add(int(fields[9]))
+        return found
+
+    def holds_socket(self, pid: int, inodes: set[int]) -> bool:
+        """Whether the process has one of these sockets open; False also if that may not be read."""
+        try:
+            descriptors = os.listdir(f"{self._root}/{pid}/fd")  # noqa: PTH208 - as above
+        except OSError:
+            return False
+        wanted = {f"socket:[{inode}]" for inode in inodes}
+        return any(self.descriptor_target(pid, int(fd)) in wanted for fd in descriptors)
 
     def _read(self, pid: int, name: str) -> bytes:
         try:

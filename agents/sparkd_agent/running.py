@@ -55,13 +55,15 @@ class RunningRank:
         )
         self._progress = progress_of.begin(clock.now().mono, spec.weights_bytes)
         self._prober: Prober | None = None
-        if spec.probe is not None:
+        probe = spec.probe
+        if probe is not None:
             self._prober = Prober(
-                spec.probe,
+                probe,
                 self._folder.key(),
                 warmed=self._warmed_mark.exists(),
                 clock=clock,
                 around=self._around,
+                is_ours=lambda: self._supervisor.listens_on(probe.api.port),
                 on_change=self._probe_changed,
             )
         self._probing: asyncio.Task[None] | None = None

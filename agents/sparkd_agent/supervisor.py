@@ -142,6 +142,12 @@ class RankSupervisor:
         self._terminate_leader()
         self._wake.set()
 
+    def listens_on(self, port: int) -> bool:
+        """Whether who listens on this TCP port is of this rank: another program may have taken it first."""
+        inodes = self._procfs.listeners(port)
+        members = self._target.members(thorough=False)
+        return any(self._procfs.holds_socket(stat.pid, inodes) for stat in members)
+
     def stacks(self) -> tuple[int, ...]:
         """Send SIGUSR2 to those processes that have a handler for it; it kills none. Returns their pids."""
         number = signal.SIGUSR2

@@ -1,6 +1,7 @@
 """`/proc` as files laid out by hand: what real processes rarely show."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,14 @@ def test_a_process_that_is_gone_is_no_error(root: Path) -> None:
     assert proc.wchan(9) == ""
     assert proc.files_under(9, "/dev/shm") == set()
     assert not proc.catches(9, 12)
+
+
+def test_who_listens_on_a_port_is_known_by_the_socket(tmp_path: Path) -> None:
+    proc = ProcFs()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        inodes = proc.listeners(port)
+        assert len(inodes) == 1
+        assert proc.holds_socket(os.getpid(), inodes)
+        assert not proc.holds_socket(os.getppid(), inodes)
+    assert proc.listeners(port) == set()
