@@ -21,6 +21,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.bed.gang import Rank
+
 ROOT = Path(__file__).parent.parent
 SPARKD = (sys.executable, "-P", "-m", "sparkd")
 BOOT_S = 300.0
@@ -97,11 +99,16 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _end(ranks: "list[subprocess.Popen[bytes]]") -> None:
-    """The head first and gently, so that it removes its shared memory; a follower would need 11 s."""
-    for number, rank in enumerate(ranks):
-        os.killpg(rank.pid, signal.SIGTERM if number == 0 else signal.SIGKILL)
-        rank.wait()
+def _end(leaders: "list[subprocess.Popen[bytes]]") -> None:
+    """The head first and gently; a follower would need 11 s, and leaves its shared memory when killed."""
+    nowhere = Path(os.devnull)
+    ranks = [Rank(number, leader, nowhere, nowhere) for number, leader in enumerate(leaders)]
+    shared = {path for rank in ranks for path in rank.segments()}
+    for rank in ranks:
+        os.killpg(rank.leader.pid, signal.SIGTERM if rank.number == 0 else signal.SIGKILL)
+        rank.leader.wait()
+    for path in shared:
+        path.unlink(missing_ok=True)
 
 
 def main() -> None:
