@@ -238,7 +238,7 @@ class Chaos:
             self.made += 1
             name = self.slots[slot] = f"c{self.seed}-{self.made}"
             self.intents[name] = self.bed.intent(
-                f"layout.tp={self.chance.randint(1, 2)}",
+                f"layout.tp={self.chance.choice([1, 2, 2])}",
                 "ready.pulse.silence_s=1",
                 "ready.pulse.timeout_s=2",
                 "restart.budget=100",
@@ -335,6 +335,12 @@ class Chaos:
         left = [str(path) for path in self.segments if path.exists()]
         if left:
             raise Violation(f"shared memory is left: {', '.join(sorted(left))}")
+        agents = {agent.pid for agent in self.bed.agents}
+        until(
+            lambda: not any(s.state == "Z" and s.ppid in agents for s in PROC.stats().values()),
+            "agents to have no zombies",
+            5.0,
+        )
         for daemon in self.bed.daemons:
             daemon.end()
         left = [str(path) for path in (self.bed.folder / "run").rglob("*.sock")]
