@@ -13,13 +13,14 @@ import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from sparkd.clock import SystemClock
 from sparkd.errors import Conflict, SparkdError, UsageError
 from sparkd_agent.config import AgentConfig, read_config
 from sparkd_agent.daemon import Agent
-from sparkd_agent.ledger import Ledger
+from sparkd_agent.ledger import open_ledger
 from sparkd_agent.link import Link
 from sparkd_agent.local_socket import LocalSocket, ask
 from sparkd_agent.procfs import ProcFs
@@ -116,12 +117,16 @@ async def _serve(config: AgentConfig) -> None:
     procfs = ProcFs()
     token = config.token_file.read_text().strip()
     runtime = ProcessRuntime(config.state / "ranks", procfs)
+    stamp = time.strftime("%Y%m%dT%H%M%S")
+    ledger, lost = open_ledger(config.state / "ledger.sqlite", procfs.boot_id(), stamp)
+    if lost is not None:
+        logging.getLogger("sparkd.agent").warning("%s", lost)
     agent = Agent(
         config,
         clock=SystemClock(),
         procfs=procfs,
         runtime=runtime,
-        ledger=Ledger(config.state / "ledger.sqlite", procfs.boot_id()),
+        ledger=ledger,
         shm=ShmJanitor(procfs),
     )
     link = Link(agent, config.urls, token)

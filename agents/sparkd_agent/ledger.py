@@ -59,6 +59,28 @@ class OutboxRow:
     result: TaskResult | None = None
 
 
+def open_ledger(path: Path, boot: str, stamp: str) -> "tuple[Ledger, str | None]":
+    """The ledger, and why it is empty if it had to be begun anew: one that cannot be trusted is moved aside.
+
+    Raises StateTooNew for one of a later agent.
+    """
+    ledger: Ledger | None = None
+    try:
+        ledger = Ledger(path, boot)
+        ledger.read_all()
+    except StateTooNew:
+        raise
+    except StateCorrupt as error:
+        if ledger is not None:
+            ledger.close()
+        for suffix in ("", "-wal", "-shm"):
+            part = path.with_name(path.name + suffix)
+            if part.exists():
+                part.rename(path.with_name(f"{path.name}.corrupt-{stamp}{suffix}"))
+        return Ledger(path, boot), f"{error}; it was moved aside"
+    return ledger, None
+
+
 class Ledger:
     """One writer, one connection; every method commits before it returns.
 
@@ -101,6 +123,15 @@ class Ledger:
         self._db.close()
 
     # Fences.
+
+    def read_all(self) -> None:
+        """Raises StateCorrupt when anything in it cannot be read or understood."""
+        try:
+            self.fences()
+            self.ranks()
+            self.outbox()
+        except (sqlite3.DatabaseError, msgspec.MsgspecError, ValueError) as error:
+            raise StateCorrupt(f"the ledger cannot be read: {error}") from error
 
     def fences(self) -> Fences:
         values = dict(self._db.execute("SELECT key, value FROM meta").fetchall())

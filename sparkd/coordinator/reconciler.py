@@ -118,6 +118,11 @@ class Reconciler:
     def restart(self, name: str, generation: int) -> None:
         self._apply(lambda fleet, now: (*machine.restart(fleet, name, generation, now, self._limits), None))
 
+    def announce(self, reason: str) -> None:
+        """Say something of the coordinator itself, as an event."""
+        said = NodeSaid("", reason, kind="coordinator")
+        self._apply(lambda fleet, _: (fleet, (said,), None))
+
     def drain(self, node: str, *, drained: bool) -> None:
         self._apply(lambda fleet, now: (*machine.drain(fleet, node, drained=drained, now=now), None))
 

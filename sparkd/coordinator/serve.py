@@ -10,6 +10,7 @@ import os
 import secrets
 import signal
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from sparkd.coordinator.guard import App, Guard
 from sparkd.coordinator.keys import KeyRing
 from sparkd.coordinator.planner import make_planner
 from sparkd.coordinator.reconciler import Reconciler
-from sparkd.coordinator.store import Store
+from sparkd.coordinator.store import Store, open_store
 from sparkd.errors import Conflict, UsageError
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Fleet
@@ -138,7 +139,8 @@ async def _serve(
     state_dir: Path, rest: socket.socket, agents: socket.socket, token: str, limits: Defaults
 ) -> None:
     clock = SystemClock()
-    store = Store(state_dir / "coordinator.sqlite")
+    stamp = time.strftime("%Y%m%dT%H%M%S")
+    store, lost = open_store(state_dir / "coordinator.sqlite", stamp)
     stop = asyncio.Event()
     superseded: list[str] = []
 
@@ -150,6 +152,8 @@ async def _serve(
     fleet = load_fleet(store, state_dir, clock, keys)
     reconciler = Reconciler(fleet, store, clock, keys, limits=limits, on_superseded=on_superseded)
     log.info("term %d, instance %s, %d deployments", fleet.term, fleet.instance, len(fleet.gangs))
+    if lost is not None:
+        reconciler.announce(lost)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

@@ -101,6 +101,16 @@ class Store:
     def drained(self) -> frozenset[str]:
         return frozenset(node for (node,) in self._db.execute("SELECT node FROM drained").fetchall())
 
+    def read_all(self) -> None:
+        """Raises StateCorrupt when anything in it cannot be read or understood."""
+        try:
+            self.records()
+            self.events()
+            self.lives()
+            self.drained()
+        except (sqlite3.DatabaseError, msgspec.MsgspecError) as error:
+            raise StateCorrupt(f"the database cannot be read: {error}") from error
+
     def records(self) -> tuple[GangRecord, ...]:
         """Raises StateCorrupt for a row that cannot be understood."""
         rows = self._db.execute("SELECT name, body FROM deployment ORDER BY name").fetchall()
@@ -157,6 +167,30 @@ class Store:
         """Newest first."""
         query = "SELECT body FROM incident WHERE deployment = ? ORDER BY generation DESC LIMIT 100"
         return [msgspec.json.decode(body) for (body,) in self._db.execute(query, (deployment,)).fetchall()]
+
+
+def open_store(path: Path, stamp: str) -> tuple[Store, str | None]:
+    """The database, and why it is empty if it had to be begun anew.
+
+    One that cannot be trusted is moved aside under `stamp`, never overwritten: a coordinator without it fills
+    itself again from the agents (`fleet.amnesia`). Raises StateTooNew for one of a later sparkd.
+    """
+    store: Store | None = None
+    try:
+        store = Store(path)
+        store.read_all()
+    except StateTooNew:
+        raise
+    except StateCorrupt as error:
+        if store is not None:
+            store.close()
+        aside = path.with_name(f"{path.name}.corrupt-{stamp}")
+        for suffix in ("", "-wal", "-shm"):
+            part = path.with_name(path.name + suffix)
+            if part.exists():
+                part.rename(aside.with_name(aside.name + suffix))
+        return Store(path), f"{error}; it lies in {aside} now, and the agents are asked what they remember"
+    return store, None
 
 
 def _without_secrets(record: GangRecord) -> GangRecord:

@@ -9,7 +9,7 @@ from sparkd.records.document import DeploymentSerial, Revision
 from sparkd.records.intent import Descriptor, Intent
 from sparkd.records.rank import Address, RankSpec
 from sparkd.records.report import Exit, TaskResult
-from sparkd_agent.ledger import VERSION, Fences, Ledger
+from sparkd_agent.ledger import VERSION, Fences, Ledger, open_ledger
 
 
 def spec(generation: int = 1) -> RankSpec:
@@ -108,3 +108,13 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"this is no database at all, but it is long enough to be looked at" * 20)
     with pytest.raises(StateCorrupt, match=str(path)):
         Ledger(path, "b")
+
+
+def test_a_ledger_that_cannot_be_trusted_is_moved_aside(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    path.write_bytes(b"no database" * 1000)
+    ledger, lost = open_ledger(path, "b", "stamp")
+    assert lost is not None
+    assert ledger.ranks() == ()
+    ledger.close()
+    assert (tmp_path / "ledger.sqlite.corrupt-stamp").read_bytes() == b"no database" * 1000

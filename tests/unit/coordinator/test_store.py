@@ -1,10 +1,11 @@
+import os
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sparkd.coordinator.store import VERSION, Changes, Store
+from sparkd.coordinator.store import VERSION, Changes, Store, open_store
 from sparkd.errors import StateCorrupt, StateTooNew
 from sparkd.gang.record import GangRecord
 from sparkd.records.event import Event
@@ -86,3 +87,37 @@ def test_untrustworthy_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"no database" * 1000)
     with pytest.raises(StateCorrupt, match="cannot be read"):
         Store(path)
+
+
+@pytest.mark.parametrize("damage", ["no database", "a table is gone", "a row is nonsense", "pages"])
+def test_what_cannot_be_trusted_is_moved_aside_and_never_overwritten(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "c.sqlite"
+    store = Store(path)
+    store.take_term("i1")
+    store.commit(Changes(records=(GangRecord("d", INTENT),)))
+    store.close()
+    if damage == "no database":
+        path.write_bytes(b"no database" * 1000)
+    elif damage == "pages":
+        whole = path.read_bytes()
+        path.write_bytes(whole[:4096] + os.urandom(len(whole) - 4096))
+    else:
+        database = sqlite3.connect(path)
+        statement = "DROP TABLE life" if damage == "a table is gone" else "UPDATE deployment SET body = x'00'"
+        database.execute(statement)
+        database.commit()
+        database.close()
+    before = path.read_bytes()
+    store, lost = open_store(path, "stamp")
+    assert lost is not None
+    assert "stamp" in lost
+    assert store.records() == ()
+    assert store.take_term("i2") == 1
+    store.close()
+    assert (tmp_path / "c.sqlite.corrupt-stamp").read_bytes() == before
+
+
+def test_a_whole_database_is_opened_as_it_is(tmp_path: Path) -> None:
+    store, lost = open_store(tmp_path / "c.sqlite", "stamp")
+    assert lost is None
+    store.close()
