@@ -145,9 +145,11 @@ def test_a_kill_while_booting(
     deployment.until(phase)
     victim = deployment.process(rank, title)
     old, since = deployment.all_processes(), time.monotonic()
+    shared = segments(old)
     os.kill(victim.pid, KILL)
     configure(engine, BOOT_S=None)
     recovers(deployment, watch, old, 1, since)
+    assert not any(path.exists() for path in shared)
     told = next(event for _, event in watch.seen if event.to == "recovering")
     assert told.from_ == phase
     fall = deployment.incidents()[0]["fall"]
