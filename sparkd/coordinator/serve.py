@@ -19,6 +19,7 @@ import uvicorn
 from sparkd.clock import SystemClock
 from sparkd.coordinator.agent_api import agent_app
 from sparkd.coordinator.app import rest_app
+from sparkd.coordinator.gathered import GatheredH11
 from sparkd.coordinator.guard import App, Guard
 from sparkd.coordinator.keys import KeyRing
 from sparkd.coordinator.planner import make_planner
@@ -187,7 +188,7 @@ class _Server(uvicorn.Server):
 def _server(app: App, limits: Defaults) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=GatheredH11,
         ws="none",
         lifespan="off",
         log_config=None,
