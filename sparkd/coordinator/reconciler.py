@@ -223,7 +223,7 @@ class Reconciler:
         if self.storage_error is None:
             return told
         why = self.storage_error
-        return replace(told, deployments=tuple(view.doubted(one, why) for one in told.deployments))
+        return replace(told, deployments=tuple(view.unwritten(one, why) for one in told.deployments))
 
     def key_files(self) -> dict[str, str]:
         """Where the API keys lie, by deployment; only of those that need one now."""

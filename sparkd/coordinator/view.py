@@ -48,7 +48,7 @@ def deployment_status(
     record = gang.record
     head = record.specs[0] if record.specs else None
     running = record.phase in RUNNING
-    return DeploymentStatus(
+    told = DeploymentStatus(
         name=record.name,
         profile=record.intent.profile_name,
         intent=record.intent.digest(),
@@ -68,19 +68,24 @@ def deployment_status(
         left_on=record.left_on,
         last_fall=_last_fall(record.fall) if record.fall is not None else None,
     )
+    if _head_report(fleet, gang) is None and gang.endpoint_proof is None:
+        # A new life of the coordinator has the last one's word only.
+        return _doubted(told, "the coordinator has just started", "rank 0's node to say how it is")
+    return told
 
 
-def doubted(status: DeploymentStatus, why: str) -> DeploymentStatus:
-    """A deployment while the database cannot be written: a fall could not be recorded, so none is `ready`."""
+def unwritten(status: DeploymentStatus, why: str) -> DeploymentStatus:
+    """A deployment while the database cannot be written: a fall could not be recorded."""
+    reason = f"the coordinator cannot write its database: {why}"
+    return _doubted(status, reason, "the coordinator's database to be written again")
+
+
+def _doubted(status: DeploymentStatus, why: str, what: str) -> DeploymentStatus:
+    """It may serve, but nobody here can say so: that is not `ready`."""
     if status.phase != "ready":
         return status
-    waiting = WaitingFor(
-        what="the coordinator's database to be written again",
-        since=status.since,
-        then="it is ready as soon as what happened meanwhile is recorded",
-    )
-    reason = f"it may serve; the coordinator cannot write its database: {why}"
-    return replace(status, phase="recovering", reason=reason, waiting_for=waiting)
+    waiting = WaitingFor(what=what, since=status.since, then="it is ready as soon as that shows it")
+    return replace(status, phase="recovering", reason=f"it may serve; {why}", waiting_for=waiting)
 
 
 def _last_fall(fall: Fall) -> FallStatus:

@@ -22,6 +22,6 @@ def test_pauses_grow_and_it_ends(bed: Cluster, name: str) -> None:
     assert len(pauses) == FALLS - 1
     for pause, base in zip(pauses, (BASE_S, 2 * BASE_S, 4 * BASE_S), strict=True):
         assert base <= pause < 10 * base
-    time.sleep(2 * BASE_S * 2 ** (FALLS - 1) * 1.25 - 1)  # the pause that would have been next, and more
+    time.sleep(BASE_S * 2 ** (FALLS - 1) * 1.25 + 0.5)  # the pause that would have been next, and more
     assert bed.client.deployment(name).generation == FALLS
     assert not bed.sightings()
