@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from sparkd_agent.procfs import FOLDER_VARIABLE, RANK_VARIABLE
+from sparkd_agent.runtime.base import ALLOWED_ENVIRONMENT
 from tests.bed.coordinator import free_port
 from tests.bed.local_set import Bed, local_bed
 from tests.bed.stand_in import make_stand_in
@@ -94,6 +96,12 @@ def test_every_word_arrives(bed: Bed) -> None:
         assert json.loads(config) == {"stop": AWKWARD, "nested": {"$": [1, None, True]}}
         environment = words_of(rank.pid, "environ")
         assert f"AWKWARD={AWKWARD}" in environment
+        # Built from scratch: what the plan shows, the allow-list, the rank's own name; nothing else of ours.
+        names = {word.partition("=")[0] for word in environment}
+        planned_names = {variable["name"] for variable in plan["env"]}
+        assert planned_names <= names
+        assert names - planned_names <= {*ALLOWED_ENVIRONMENT, RANK_VARIABLE, FOLDER_VARIABLE}
+        assert "SPARKD_ENGINE" in bed.env
         # As planned, but for the rendezvous port, which the coordinator chose at the launch.
         port = argv.index("--master-port") + 1
         expected = [word for arg in plan["args"] for word in arg["words"]]
