@@ -246,10 +246,10 @@ class Chaos:
             )
         self._ask(name, "up", lambda: self.bed.client.up(name, self.intents[name]))
 
-    def down(self, slot: int) -> None:
+    def down(self, slot: int) -> bool:
+        """Whether it was acknowledged, or there is nothing to end."""
         name = self.slots[slot]
-        if name is not None:
-            self._ask(name, "down", lambda: self.bed.client.down(name))
+        return name is None or self._ask(name, "down", lambda: self.bed.client.down(name))
 
     def restart(self, slot: int) -> None:
         name = self.slots[slot]
@@ -261,7 +261,7 @@ class Chaos:
         slot = self.chance.randrange(len(self.slots))
         self.chance.choice([self.up, self.up, self.down, self.restart, self.restart])(slot)
 
-    def _ask(self, name: str, verb: str, act: Callable[[], object]) -> None:
+    def _ask(self, name: str, verb: str, act: Callable[[], object]) -> bool:
         sure = False
         try:
             act()
@@ -269,6 +269,7 @@ class Chaos:
         except SparkdError as error:
             self.history.note(f"{verb} {name}: {error}")
         self.history.asked.append(Asked(time.time(), name, verb, sure))
+        return sure
 
     # Between faults.
 
@@ -318,8 +319,7 @@ class Chaos:
         for slot, name in enumerate(self.slots):
             seen = self.bed.status(name) if name is not None else None
             if seen is not None and (seen.falls >= WORN_OUT or seen.phase == "failed"):
-                self.down(slot)
-                self.slots[slot] = None
+                self.slots[slot] = None if self.down(slot) else name
             if self.slots[slot] is None or (
                 seen is not None and seen.phase in ENDED and self.chance.random() < 0.9
             ):
@@ -327,8 +327,10 @@ class Chaos:
 
     def end(self) -> None:
         """Down with everything: nothing may be left."""
+        for which in tuple(self.armed):
+            self._kill(which)
         for slot in range(len(self.slots)):
-            self.down(slot)
+            until(lambda slot=slot: self.down(slot), "down to be acknowledged", SETTLE_S)  # type: ignore[misc]
         self.settle()
         self.judge()
         until(lambda: not self.bed.sightings(), "every rank to be gone", 5.0)

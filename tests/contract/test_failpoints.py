@@ -68,13 +68,16 @@ class Person:
     def __init__(self, bed: Cluster, name: str, history: History) -> None:
         self.bed, self.name, self.history = bed, name, history
         self.intent = bed.intent()
+        self.refused: list[str] = []
 
     def _ask(self, verb: str, act: Callable[[], object]) -> None:
         def try_once() -> bool:
             sure = False
-            with contextlib.suppress(SparkdError):
+            try:
                 act()
                 sure = True
+            except SparkdError as error:
+                self.refused.append(str(error))
             self.history.asked.append(Asked(time.time(), self.name, verb, sure))
             if not sure:
                 time.sleep(0.1)  # as long as a daemon needs to start again, asking faster gains nothing
@@ -227,6 +230,26 @@ def test_a_shim_dies_at(bed: Cluster, name: str, point: str) -> None:
         person.ready(2)
         person.down()
         person.stopped()
+
+
+CAN_FAIL = [n for n in NAMES if re.match(r"agent\.(1|3|5|6|9|14|16|18|20)-|coordinator\.3-", n)]
+
+
+@pytest.mark.parametrize("point", CAN_FAIL)
+def test_a_step_fails_once(bed: Cluster, name: str, point: str) -> None:
+    """As on a disk full for a moment: the daemon lives on, and what failed is told or done again."""
+    daemon = bed.coordinator if point.startswith("coordinator") else bed.agents[0]
+    daemon.kill()
+    daemon.start(f"{point}:raise@{3 if daemon is bed.coordinator else 1}")
+    lives = daemon.lives
+    with watched(bed) as recorder:
+        person = Person(bed, name, recorder.history)
+        a_life(person, bed)
+    assert daemon.alive
+    assert daemon.lives == lives
+    said = "".join([*(one.log.read_text() for one in bed.daemons), *person.refused])
+    assert f"failpoint {point}" in said, "it came to it, and said so"
+    daemon.kill()
 
 
 def test_every_failpoint_is_tried() -> None:
