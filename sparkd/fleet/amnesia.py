@@ -142,12 +142,15 @@ def _take(fleet: Fleet, name: str, descriptor: Descriptor | None, now: Instant) 
     rebuilt = record if known_enough else _rebuild(fleet, descriptor, record, now)
     if rebuilt is None:
         return _drop_shown(fleet, name)
-    wish = serial if serial is not None and serial.serial > rebuilt.serial else None
-    if wish is None and record is None and serial is None and not _runs(fleet, name):
+    own = record.deployment_serial if record is not None else None
+    wishes = [wish for wish in (own, serial) if wish is not None]
+    if wishes:
+        # The highest serial wins over any descriptor; of two equal ones, what a person told us.
+        wish = max(wishes, key=lambda w: w.serial)
+        rebuilt = replace(rebuilt, serial=max(rebuilt.serial, wish.serial), desired=wish.desired)
+    elif not _runs(fleet, name):
         # Nobody remembers what was wished, and nothing runs: it is not for us to start it.
         rebuilt = replace(rebuilt, desired="down")
-    if wish is not None:
-        rebuilt = replace(rebuilt, serial=wish.serial, desired=wish.desired)
     return _put(fleet, _settle_phase(rebuilt, now), now)
 
 

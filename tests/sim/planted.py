@@ -136,8 +136,8 @@ def find(bug: Planted, seeds: range) -> tuple[int, World | None, str] | None:
         for seed in seeds:
             try:
                 world = play(seed)
-            except AssertionError as error:
-                return seed, None, str(error)
+            except (AssertionError, RecursionError) as error:
+                return seed, None, f"{type(error).__name__}: {str(error)[:80]}"
             if world.violations:
                 return seed, world, world.violations[0]
     return None
