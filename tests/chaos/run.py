@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from sparkd.errors import SparkdError
@@ -309,8 +310,11 @@ class Chaos:
         return alive.issuperset(gang) and not any(_frozen(s) for s in self.bed.sightings())
 
     def judge(self) -> None:
+        # Looks first, events after: whatever was seen running has its launch among them.
+        seen = tuple(self.history.samples)
         self.history.events = self.bed.client.recent_events(limit=10_000)
-        wrong = [*violations(self.history), *promises(self.history, self.bed.client.status())]
+        so_far = replace(self.history, samples=list(seen))
+        wrong = [*violations(so_far), *promises(so_far, self.bed.client.status())]
         if wrong:
             raise Violation("\n".join(wrong))
 
