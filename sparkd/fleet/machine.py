@@ -80,6 +80,9 @@ def hello(
     known = fleet.nodes.get(caller.node) or Node(
         caller.node, hello.facts.name, drained=caller.node in fleet.drained
     )
+    if known.greeted and known.run == caller.run and not _is_fresh(known, caller):
+        # Overtaken by younger words of the same run: it is welcome, and puts nothing back.
+        return fleet, tuple(commands), _welcome(fleet, limits)
     node = greet(known, hello, now)
     node = replace(node, state="alive", since_wall=now.wall)
     if known.state != "alive" or known.run != node.run:

@@ -57,6 +57,14 @@ def check_fall(world: "World", old: Fleet, name: str, incident: WriteIncident) -
         world.violated(6, f"{name} was healthy and is ended: {incident.fall.reason}")
 
 
+def check_order(world: "World", old: Fleet, new: Fleet) -> None:
+    """What a run of an agent said last stands: a request that was overtaken puts nothing back."""
+    for node_id, node in new.nodes.items():
+        before = old.nodes.get(node_id)
+        if before is not None and before.run == node.run and node.seq < before.seq:
+            world.violated(1, f"{node_id} is put back from seq {before.seq} to {node.seq}")
+
+
 def check_commit(world: "World", old: Fleet, new: Fleet) -> None:
     """Ranks of two generations never run at once on nodes in contact when the newer one is committed."""
     for name, gang in new.gangs.items():

@@ -70,7 +70,7 @@ def _fault(world: World, rng: random.Random) -> Callable[[], None]:
     seconds = rng.uniform(0.2, 8.0)
     moment = rng.choice(("before-commit", "after-commit"))
     misled = tuple(name for name in world.nodes if rng.random() < 0.5)
-    stubborn, deep = rng.random() < 0.2, rng.random() < 0.4
+    stubborn, deep = rng.random() < 0.35, rng.random() < 0.4
 
     def act() -> None:
         match kind:

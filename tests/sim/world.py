@@ -49,6 +49,8 @@ class World:
         self.cut: set[tuple[str, str]] = set()
         """(from, to) pairs that lose everything; the coordinator is `*`."""
         self._was_heard = False
+        self._stuck: dict[str, Callable[[], None]] = {}
+        """Of each node the last report that showed no rank: it may lie in a queue and arrive much later."""
         self.duplicates = 0.0
         """Share of reports that arrive a second time, long after."""
         self.rival: Coordinator | None = None
@@ -220,6 +222,8 @@ class World:
                 link.answered = self.now
                 node.acknowledged(report, count, lease_s)
 
+        if not report.ranks:
+            self._stuck[node.id] = arrive
         self._schedule(self._lag(), arrive)
         if self.duplicates and self.random.random() < self.duplicates:
             self._schedule(self.random.uniform(0.3, 6.0), arrive)
@@ -267,6 +271,7 @@ class World:
                 self.coordinator.records[name] = gang.record
         if new.term != old.term:
             self.coordinator.lives.add((new.term, new.instance))
+        oracle.check_order(self, old, new)
         oracle.check_commit(self, old, new)
         for command in commands:
             self._note(command)
@@ -305,12 +310,20 @@ class World:
                 node = self.nodes[name]
                 self._schedule(self._lag(), lambda node=node, run=node.run: self._poll(node, run))
 
+    def _deliver_stuck(self) -> None:
+        """A request that lay in a queue arrives now, of all moments: a gang is being ended."""
+        for arrive in self._stuck.values():
+            if self.random.random() < self.duplicates * 3:
+                self._schedule(self.random.uniform(0.02, 1.5), arrive)
+
     def _note(self, command: Any) -> None:
         said = getattr(command, "command", command)
         kind = getattr(said, "kind", type(said).__name__)
         to = f" -> {said.to}" if getattr(said, "to", None) else ""
         who = getattr(command, "deployment", getattr(command, "node", ""))
         self.tell(f"{who} {kind}{to}: {getattr(said, 'reason', '')}")
+        if getattr(said, "to", None) in ("recovering", "stopping"):
+            self._deliver_stuck()
 
     def _tick(self) -> None:
         self._engines()
