@@ -80,7 +80,7 @@ def hello(
     known = fleet.nodes.get(caller.node) or Node(
         caller.node, hello.facts.name, drained=caller.node in fleet.drained
     )
-    if known.greeted and known.run == caller.run and not _is_fresh(known, caller):
+    if known.run == caller.run and not _is_fresh(known, caller):
         # Overtaken by younger words of the same run: it is welcome, and puts nothing back.
         return fleet, tuple(commands), _welcome(fleet, limits)
     node = greet(known, hello, now)
@@ -124,9 +124,9 @@ def report(
         gang_events += [(name, TaskDone(node.id, result)) for name in fleet.gangs]
         if any(errand.task.id == result.id for errand in fleet.errands):
             commands = (*commands, ErrandDone(node.id, result))
-    fleet = replace(
-        fleet, errands=tuple(e for e in fleet.errands if e.task.id not in {r.id for r in report.results})
-    )
+    if report.results and fleet.errands:
+        answered = {result.id for result in report.results}
+        fleet = replace(fleet, errands=tuple(e for e in fleet.errands if e.task.id not in answered))
     if fresh and not fleet.holding:
         for name, gang in fleet.gangs.items():
             if node.id in gang.record.nodes or node.existing(name) or before.existing(name):

@@ -48,6 +48,7 @@ class World:
         self.loss = 0.0
         self.cut: set[tuple[str, str]] = set()
         """(from, to) pairs that lose everything; the coordinator is `*`."""
+        self._changed = True
         self._was_heard = False
         self._stuck: dict[str, Callable[[], None]] = {}
         """Of each node the last report that showed no rank: it may lie in a queue and arrive much later."""
@@ -69,7 +70,7 @@ class World:
         self._links = {name: Link() for name in names}
         self.coordinator.start(0.0)
         for name, node in self.nodes.items():
-            node.hurry = lambda name=name: self._hurry(name)
+            node.hurry = lambda name=name: self._something_happened(name)
             self._hurry(name)
         self._schedule(LIMITS.tick_s, self._tick)
 
@@ -89,7 +90,9 @@ class World:
             for node in self.nodes.values():
                 node.now = self.now
             what()
-            oracle.check(self)
+            if self._changed:
+                self._changed = False
+                oracle.check(self)
         self.now = until
         for node in self.nodes.values():
             node.now = until
@@ -145,6 +148,10 @@ class World:
         return self.delay * (0.5 + self.random.random())
 
     # Agents.
+
+    def _something_happened(self, name: str) -> None:
+        self._changed = True
+        self._hurry(name)
 
     def _hurry(self, name: str) -> None:
         """Have the agent speak in a moment; also the way its loop is kept going."""
@@ -284,6 +291,7 @@ class World:
             self.kill_coordinator("after the commit")
             return None
         self.coordinator.fleet = new
+        self._changed = True
         self._wake_polls(old, new)
         return answer
 
