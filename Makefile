@@ -1,5 +1,5 @@
 # `make demo` shows sparkd at work on this machine; `make test` proves it. Both set up what they need first.
-.PHONY: venv vllm lint unit contract chaos real test soak demo
+.PHONY: venv vllm lint unit contract chaos real test sim soak demo
 .DELETE_ON_ERROR:
 
 # A stamp carries the hash of what it was made from: a changed pyproject.toml makes the environment anew.
@@ -39,10 +39,18 @@ real: vllm
 
 test: lint unit contract real
 
+# The simulation alone, on all cores: `make sim SEEDS=100000`. A failing seed replays with
+# `python -m tests.sim.schedule SEED`.
+SEEDS := 10000
+sim: venv
+	.venv/bin/python -m tests.sim.schedule 0 $(SEEDS)
+
 # Hours of faults in minutes; `make soak SEED=7` tries others.
 SEED := 1000
-soak: venv
+soak: vllm
+	.venv/bin/python -m tests.sim.planted
 	.venv/bin/python -m tests.chaos.run --rounds 500 --seed $(SEED)
+	.venv/bin/python -m tests.soak.kill_loop 20
 
 demo: vllm
 	.venv/bin/python tests/bed/demo.py

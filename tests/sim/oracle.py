@@ -22,6 +22,9 @@ def check(world: "World") -> None:
         if len(set(node.started_names)) != len(node.started_names):
             twice = sorted({n for n in node.started_names if node.started_names.count(n) > 1})
             world.violated(1, f"{node.id} started twice: {twice}")
+        document = node.core.document if node.core is not None else None
+        if document is not None and document.holder != node.holder:
+            world.violated(5, f"{node.id} obeys {document.holder}, and was enrolled by {node.holder}")
     fleet = world.coordinator.fleet
     if fleet is None:
         return

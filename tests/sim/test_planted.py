@@ -14,7 +14,7 @@ STORED = {
     "seq-over-state": 0,
     "old-database": 2,
     "budget": 34,
-    "holder": 6,
+    "holder": 13,
 }
 
 
