@@ -40,13 +40,12 @@ POLL_S = 0.003
 @dataclass
 class Times:
     kind: str
+    kills: int = 0
     known: list[float] = field(default_factory=list)
     gone: list[float] = field(default_factory=list)
 
     def row(self, ranks: str) -> str:
-        return (
-            f"| {ranks} | {self.kind} | {len(self.gone)} | {_figures(self.known)} | {_figures(self.gone)} |"
-        )
+        return f"| {ranks} | {self.kind} | {self.kills} | {_figures(self.known)} | {_figures(self.gone)} |"
 
 
 def _figures(values: list[float]) -> str:
@@ -87,6 +86,7 @@ def _kill_one(deployment: Deployment, rank: int, title: str, times: Times) -> No
     time.sleep(1.0)  # a young rank is looked at more often: no kill in its first moments
     at = time.monotonic()
     os.kill(victim.pid, signal.SIGKILL)
+    times.kills += 1
     times.gone.append(_gone(old, at, 60.0) or 60.0)
     times.known.append(watch.reached("recovering", at) - at)
 
@@ -126,6 +126,7 @@ def _pid(rank: Rank, title: str) -> int:
 def _watch_bare(gang: Gang, victim: int, times: Times) -> None:
     at = time.monotonic()
     os.kill(victim, signal.SIGKILL)
+    times.kills += 1
     while time.monotonic() - at < BARE_WATCH_S:
         if not times.known and not _healthy(gang.api_port):
             times.known.append(time.monotonic() - at)
