@@ -29,6 +29,7 @@ class Link:
     greeted: bool = False
     answered: float = 0.0
     due: bool = False
+    turns: int = 0
     peer: "Coordinator | None" = None
     """The coordinator it talks to."""
 

@@ -6,12 +6,12 @@ from tests.sim.planted import PLANTED, Planted, find
 from tests.sim.schedule import play
 
 STORED = {
-    "spent-name": 7,
-    "unknown-is-not-lost": 338,
-    "undelivered-pulse": 338,
+    "spent-name": 6,
+    "unknown-is-not-lost": 147,
+    "undelivered-pulse": 147,
     "tombstones": 148,
     "proof-after-restart": 296,
-    "seq-over-state": 0,
+    "seq-over-state": 3,
     "old-database": 2,
     "budget": 34,
     "holder": 13,

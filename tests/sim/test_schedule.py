@@ -4,7 +4,7 @@ import pytest
 
 from tests.sim.schedule import play
 
-CHUNK = 120
+CHUNK = 250
 
 
 @pytest.mark.parametrize("first", range(0, 8 * CHUNK, CHUNK))

@@ -172,10 +172,13 @@ class World:
             self._send_report(node, link)
         else:
             self._send_hello(node, link)
-        self._schedule(LIMITS.beat_s, lambda: self._beat(name, node.run))
+        link.turns += 1
+        turn = link.turns
+        self._schedule(LIMITS.beat_s, lambda: self._beat(name, turn))
 
-    def _beat(self, name: str, run: str) -> None:
-        if self.nodes[name].run == run:
+    def _beat(self, name: str, turn: int) -> None:
+        """A beat after the last word; words in between put it off."""
+        if self._links[name].turns == turn:
             self._hurry(name)
 
     def _send_hello(self, node: SimNode, link: "Link") -> None:

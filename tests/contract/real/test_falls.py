@@ -21,6 +21,8 @@ MODELS = ROOT / ".models"
 BOOT_S = 240.0
 QUESTIONS = ("Say something.", "12 x 7", "What stays up?")
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 32}
+WEDGE_S = 35.0
+"""15 s without a token, then a pulse not answered for 20 s; a process in state T is named sooner."""
 KNOWN_S = GONE_S = 10.0
 """Ten times what is promised: the machine may be busy. The measured times are printed."""
 
@@ -105,6 +107,24 @@ def test_a_kill_with_a_completion_in_flight(
         # With its exit code, or with None where its launcher asked a moment too early.
         assert any("died unexpectedly (exit code: " in line for line in fall["lines"]), fall["lines"]
     assert [ask(deployment, question, **GREEDY) for question in QUESTIONS] == answers
+
+
+def test_a_stopped_worker_is_named_and_recovered_from(deployment: Deployment) -> None:
+    """SIGSTOP: every process lives, `/health` says 200, and no step completes (design, pulse)."""
+    before = deployment.ready(timeout_s=BOOT_S)
+    watch, old = Watch(deployment.bed.client, deployment.name), deployment.all_processes()
+    victim = deployment.process(1, "VLLM::Worker")
+    at = time.monotonic()
+    os.kill(victim.pid, signal.SIGSTOP)
+    known = watch.reached("recovering", at, timeout_s=10 * WEDGE_S) - at
+    all_gone(old, GONE_S)
+    say(f"\nSIGSTOP of a worker: known after {known:.1f} s\n")
+    assert known < 2 * WEDGE_S
+    fall = deployment.incidents()[0]["fall"]
+    assert (fall["cause"], fall["rank"]) == ("ENGINE_WEDGED", 1), fall
+    assert "VLLM::Worker" in fall["reason"]
+    again = deployment.ready(generation=before.generation + 1, timeout_s=BOOT_S)
+    assert again.generation == before.generation + 1
 
 
 def test_nothing_is_left_after_down(deployment: Deployment) -> None:
