@@ -16,6 +16,7 @@ from sparkd.gang.record import GangRecord
 from sparkd.gang.state import EndpointPulsed, PulseEndpoint, WriteIncident
 from sparkd.records.defaults import Defaults
 from sparkd.records.intent import Intent
+from sparkd.records.report import ReportAnswer
 from tests.sim import oracle
 from tests.sim.coordinator import HOLDER, Coordinator, Link
 from tests.sim.node import SimNode, SimRank
@@ -220,17 +221,18 @@ class World:
                 self._schedule(self._lag(), refused)
                 return
             if answer is not None and self._reaches("*", node.id):
-                self._schedule(self._lag(), lambda: answered(answer.lease_s))
+                self._schedule(self._lag(), lambda: answered(answer))
 
         def refused() -> None:
             if link.run == run:
                 link.greeted = False
                 self._hurry(node.id)
 
-        def answered(lease_s: float) -> None:
-            if node.run == run and node.core is not None:
+        def answered(answer: ReportAnswer) -> None:
+            # An answer that comes over a connection which was given up is nobody's any more.
+            if node.run == run and node.core is not None and link.peer is who:
                 link.answered = self.now
-                node.acknowledged(report, count, lease_s)
+                node.acknowledged(report, count if answer.acked else 0, answer.lease_s)
 
         if not report.ranks:
             self._stuck[node.id] = arrive
