@@ -114,7 +114,7 @@ def _slowest(reports: list[RankReport | None]) -> tuple[int, str]:
     stages = [(_STAGE[report.phase], rank) for rank, report in enumerate(reports) if report is not None]
     rank = min(stages)[1]
     report = reports[rank]
-    return rank, f"rank {rank}: {report.detail}" if report and report.detail else f"rank {rank} to load"
+    return rank, f"rank {rank} ({report.detail})" if report and report.detail else f"rank {rank} to load"
 
 
 def _become_ready(turn: Turn) -> None:

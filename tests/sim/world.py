@@ -492,6 +492,14 @@ class World:
             return False
         return bool(done)
 
+    def drain(self, node: str, *, drained: bool) -> None:
+        self.apply(
+            lambda fleet, now: (
+                *fleet_machine.drain(fleet, node, drained=drained, now=now, limits=LIMITS),
+                True,
+            )
+        )
+
     # Looking.
 
     def record(self, name: str) -> GangRecord | None:
