@@ -78,9 +78,7 @@ def _stop(
             names = [one.name for one in session.client.status().deployments if one.phase != "stopped"]
         stopped = [_ask(session, patience, name) for name in names]  # All at once, then wait for each.
         stopped = [
-            one
-            if one.phase == "stopped"
-            else until_stopped(session.client, one.name, display, patience, timeout)
+            one if one.phase == "stopped" else until_stopped(session, one.name, display, patience, timeout)
             for one in stopped
         ]
         _end_local(session, display.say)
@@ -90,7 +88,14 @@ def _stop(
 
 
 def _ask(session: "Session", patience: "Patience", name: str) -> "DeploymentStatus":
-    return patience.ask(lambda: session.client.down(name), only_starting=True).deployment
+    from sparkd.errors import CoordinatorUnreachable
+
+    try:
+        return patience.ask(lambda: session.client.down(name), only_starting=True).deployment
+    except CoordinatorUnreachable:
+        if session.left() is None:
+            raise
+        return session.deployment(name)  # another terminal was first, and has ended the local set
 
 
 def _result(one: "DeploymentStatus") -> list[str]:
@@ -102,9 +107,17 @@ def _result(one: "DeploymentStatus") -> list[str]:
 
 def _end_local(session: "Session", say: "Callable[[str], None]") -> None:
     """The daemons of a local set live only as long as there is something for them to do or to clear up."""
+    from sparkd.errors import CoordinatorUnreachable
+
     if not session.contact.is_local:
         return
-    if any(one.phase != "stopped" or one.left_on for one in session.client.status().deployments):
+    try:
+        status = session.client.status()
+    except CoordinatorUnreachable:
+        if session.left() is None:
+            raise
+        return  # another terminal is ending it
+    if any(one.phase != "stopped" or one.left_on for one in status.deployments):
         return
     from sparkd.local import end_local_set
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sparkd.client import Client
 from sparkd.contact import Contact, find_coordinator
 from sparkd.errors import CoordinatorUnreachable, NotFound, Unauthorized
-from sparkd.local_set import read_local_set
+from sparkd.local_set import last_status, read_local_set
 from sparkd.paths import find_paths
 from sparkd.records.status import DeploymentStatus, Status
 
@@ -16,6 +16,20 @@ from sparkd.records.status import DeploymentStatus, Status
 class Session:
     contact: Contact
     client: Client
+
+    def deployment(self, name: str) -> DeploymentStatus:
+        """As it is now, or as it was left by a local set that another terminal has ended."""
+        try:
+            return self.client.deployment(name)
+        except CoordinatorUnreachable:
+            left = self.left()
+            if left is None:
+                raise
+            return pick(left, name)
+
+    def left(self) -> Status | None:
+        """What a local set knew when it was ended; None while it lives, and for one that merely died."""
+        return last_status(find_paths()) if self.contact.is_local else None
 
 
 @contextmanager

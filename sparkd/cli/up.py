@@ -179,9 +179,7 @@ def follow(
     from sparkd.cli.wait import until_settled
 
     try:
-        return until_settled(
-            session.client, name, display, patience, timeout, after_generation=after_generation
-        )
+        return until_settled(session, name, display, patience, timeout, after_generation=after_generation)
     except KeyboardInterrupt:
         display.say(
             f"{name} goes on without this terminal. Follow it: the same `sparkd up` again, or "

@@ -2,16 +2,21 @@
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from sparkd.cli.display import Display
-from sparkd.client import Client
 from sparkd.clock import Clock, SystemClock
 from sparkd.errors import CoordinatorStarting, TimedOut, Unavailable
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.status import DeploymentStatus
 
 T = TypeVar("T")
+
+
+class Source(Protocol):
+    """Whoever knows how a deployment is: a client, or a session that outlives a local set."""
+
+    def deployment(self, name: str) -> DeploymentStatus: ...
 
 
 class Patience:
@@ -65,7 +70,7 @@ class Patience:
 
 
 def until_settled(
-    client: Client,
+    source: Source,
     name: str,
     display: Display,
     patience: Patience,
@@ -80,7 +85,7 @@ def until_settled(
     """
     status: DeploymentStatus | None = None
     try:
-        for status in patience.watch(lambda: client.deployment(name), timeout_s):
+        for status in patience.watch(lambda: source.deployment(name), timeout_s):
             display.update(status)
             is_old = status.phase == "ready" and status.generation <= after_generation
             if status.phase in {"ready", "failed", "stopped"} and not is_old:
@@ -95,12 +100,12 @@ def until_settled(
 
 
 def until_stopped(
-    client: Client, name: str, display: Display, patience: Patience, timeout_s: float | None
+    source: Source, name: str, display: Display, patience: Patience, timeout_s: float | None
 ) -> DeploymentStatus:
     """Follow a deployment that was asked to stop. Raises TimedOut with what it was waiting for."""
     status: DeploymentStatus | None = None
     try:
-        for status in patience.watch(lambda: client.deployment(name), timeout_s):
+        for status in patience.watch(lambda: source.deployment(name), timeout_s):
             display.update(status)
             if status.phase == "stopped" or status.desired == "up":
                 return status
