@@ -30,10 +30,11 @@ def bring_to(phase: str, bed: Bed, engine: Path, name: str) -> Deployment:
         case "ready":
             deployment = bed.up(name)
         case _:
-            configure(engine, BOOT_S=3.6)
+            # The canary's answer takes its time, so that `warming` is not over between two looks.
+            configure(engine, BOOT_S=3.6, PREFILL_S=5 if phase == "warming" else None)
             deployment = bed.up(name)
     deployment.until(phase)
-    configure(engine, BOOT_S=None, EXIT=None)
+    configure(engine, BOOT_S=None, EXIT=None, PREFILL_S=None)
     return deployment
 
 

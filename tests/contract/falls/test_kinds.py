@@ -139,7 +139,8 @@ BOOTING = [
 def test_a_kill_while_booting(
     bed: Bed, engine: Path, name: str, *, phase: str, rank: int, title: str
 ) -> None:
-    configure(engine, BOOT_S=3.6)
+    # Every phase must last longer than an agent's look on a busy machine; the canary makes `warming` last.
+    configure(engine, BOOT_S=3.6, PREFILL_S=5 if phase == "warming" else None)
     deployment = bed.up(name)
     watch = Watch(bed.client, name)
     deployment.until(phase)
@@ -147,7 +148,7 @@ def test_a_kill_while_booting(
     old, since = deployment.all_processes(), time.monotonic()
     shared = segments(old)
     os.kill(victim.pid, KILL)
-    configure(engine, BOOT_S=None)
+    configure(engine, BOOT_S=None, PREFILL_S=None)
     recovers(deployment, watch, old, 1, since)
     assert not any(path.exists() for path in shared)
     told = next(event for _, event in watch.seen if event.to == "recovering")
