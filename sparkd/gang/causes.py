@@ -80,3 +80,8 @@ def classify(lines: Iterable[str]) -> Cause | None:
         if any(cause.pattern.search(line) for line in text):
             return cause
     return None
+
+
+def known_cause(id_: str | None) -> Cause | None:
+    """The row of that id; None for a fall without a cause, or with one that is not read from lines."""
+    return next((cause for cause in CAUSES if cause.id == id_), None)

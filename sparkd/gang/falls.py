@@ -1,7 +1,7 @@
 """A rank is down, so the gang is down: which one fell first, why, and whether to try again."""
 
 from sparkd.gang.budget import Allowance, Policy, RetryClass, allowance
-from sparkd.gang.causes import Cause, classify
+from sparkd.gang.causes import Cause, classify, known_cause
 from sparkd.gang.ending import begin_recovering, begin_stopping
 from sparkd.gang.state import WriteIncident
 from sparkd.gang.turn import Turn
@@ -75,7 +75,7 @@ def _is_down(report: RankReport, *, by_itself: bool) -> bool:
 
 def _fall_of(turn: Turn, rank: int, report: RankReport, clock_offset_s: float) -> Fall:
     exit_ = report.exit
-    cause = _cause_of(report.lines, exit_.signal if exit_ else None)
+    cause = _cause_of(turn, report)
     return Fall(
         generation=turn.record.generation,
         rank=rank,
@@ -91,12 +91,13 @@ def _fall_of(turn: Turn, rank: int, report: RankReport, clock_offset_s: float) -
     )
 
 
-def _cause_of(lines: tuple[str, ...], signal: int | None) -> Cause | None:
-    """What a rank's last lines say of its end. A process that refuses something exits: an end by a signal has
-    another cause, whatever was logged before, and is worth a retry.
+def _cause_of(turn: Turn, report: RankReport) -> Cause | None:
+    """What a rank's last lines say of its end. Who refuses an argument or misses a file exits with an error
+    before it was ever ready; any other end has another cause, whatever was logged, and is worth a retry.
     """
-    cause = classify(lines)
-    return None if cause is not None and cause.retry == "never" and signal is not None else cause
+    cause = classify(report.lines)
+    refused = report.exit is not None and bool(report.exit.code) and turn.gang.ready_since is None
+    return None if cause is not None and cause.retry == "never" and not refused else cause
 
 
 def _first(candidates: list[Fall]) -> Fall:
@@ -127,9 +128,7 @@ def _headline(fall: Fall) -> str:
 
 
 def _retry_of(fall: Fall) -> RetryClass:
-    if fall.cause == "ENGINE_MISSING":
-        return "never"
-    cause = _cause_of(fall.lines, fall.signal)
+    cause = known_cause(fall.cause)
     return cause.retry if cause else "normal"
 
 
@@ -140,7 +139,7 @@ def _judge(turn: Turn, retry: RetryClass) -> Allowance:
 
 
 def _verdict(fall: Fall) -> Verdict:
-    cause = _cause_of(fall.lines, fall.signal)
+    cause = known_cause(fall.cause)
     return Verdict(
         fall.cause or "RANK_FELL",
         Severity.BLOCK,
