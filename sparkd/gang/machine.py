@@ -122,13 +122,18 @@ def _up(turn: Turn, intent: Intent) -> None:
             specs=(),
             falls=0,
             fall=None,
-            budget=Budget(recent=turn.record.budget.recent),
+            budget=_full(turn),
             verdicts=(),
             left_on=(),
         )
     elif turn.phase == "stopping":
-        turn.write(intent=intent, serial=serial, desired="up", ending="pending")
+        turn.write(intent=intent, serial=serial, desired="up", ending="pending", falls=0, budget=_full(turn))
         turn.say("asked", "asked for again while it is stopping: it starts once the old ranks are gone")
+
+
+def _full(turn: Turn) -> Budget:
+    """A person who asks again has looked: the budget is full, the count of the day stays."""
+    return Budget(recent=turn.record.budget.recent)
 
 
 def _down(turn: Turn) -> None:
@@ -161,7 +166,7 @@ def _restart(turn: Turn, generation: int) -> None:
         turn.change(retry_at=turn.now.mono)
         turn.say("asked", "asked to restart: the back-off is skipped")
     elif turn.phase == "stopping":
-        turn.write(serial=serial, desired="up", ending="pending")
+        turn.write(serial=serial, desired="up", ending="pending", falls=0, budget=_full(turn))
 
 
 def _advance(turn: Turn) -> None:
