@@ -18,17 +18,18 @@ def restart(
     from sparkd.cli.display import new_display
     from sparkd.cli.output import show, show_json
     from sparkd.cli.session import connect
-    from sparkd.cli.up import follow, result_lines
+    from sparkd.cli.up import follow, going_on, result_lines
     from sparkd.cli.wait import Patience
 
     with new_display(output is OutputFormat.JSON) as display, connect(coordinator) as session:
         patience = Patience(display.say)
         seen = session.client.deployment(name).generation
-        answer = patience.ask(lambda: session.client.restart(name, seen), only_starting=True)
-        display.say(f"{name} restarts after generation {seen}")
-        status = answer.deployment
-        if wait:
-            status = follow(session, name, display, patience, timeout, after_generation=seen)
+        with going_on(name, display):
+            answer = patience.ask(lambda: session.client.restart(name, seen), only_starting=True)
+            display.say(f"{name} restarts after generation {seen}")
+            status = answer.deployment
+            if wait:
+                status = follow(session, name, display, patience, timeout, after_generation=seen)
     if output is OutputFormat.JSON:
         show_json(status)
     else:

@@ -1,4 +1,5 @@
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -6,7 +7,7 @@ import typer
 from sparkd.cli.output import CoordinatorUrl, Output, OutputFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from sparkd.cli.display import Display
@@ -78,12 +79,13 @@ def up(
         _session(local, coordinator, display.say) as session,
     ):
         patience = Patience(display.say)
-        answer = _ask(session, patience, name, asked)
-        recorded = f", recorded on {answer.recorded_on} of {answer.nodes} nodes" if answer.nodes else ""
-        display.say(f"{name} {_OUTCOMES.get(answer.outcome, answer.outcome)}{recorded}")
-        status = answer.deployment
-        if wait:
-            status = follow(session, name, display, patience, timeout)
+        with going_on(name, display):
+            answer = _ask(session, patience, name, asked)
+            recorded = f", recorded on {answer.recorded_on} of {answer.nodes} nodes" if answer.nodes else ""
+            display.say(f"{name} {_OUTCOMES.get(answer.outcome, answer.outcome)}{recorded}")
+            status = answer.deployment
+            if wait:
+                status = follow(session, name, display, patience, timeout)
     if output is OutputFormat.JSON:
         show_json(status)
     elif wait:
@@ -175,11 +177,17 @@ def follow(
     *,
     after_generation: int = 0,
 ) -> "DeploymentStatus":
-    """Until settled; Ctrl-C leaves the deployment as it is, and says how to go on."""
+    """Until settled."""
     from sparkd.cli.wait import until_settled
 
+    return until_settled(session, name, display, patience, timeout, after_generation=after_generation)
+
+
+@contextmanager
+def going_on(name: str, display: "Display") -> "Iterator[None]":
+    """Ctrl-C, from the moment the wish may have been heard, leaves the deployment and says how to go on."""
     try:
-        return until_settled(session, name, display, patience, timeout, after_generation=after_generation)
+        yield
     except KeyboardInterrupt:
         display.say(
             f"{name} goes on without this terminal. Follow it: the same `sparkd up` again, or "
