@@ -35,8 +35,8 @@ def test_the_number_of_nodes_is_bounded(count: int) -> None:
 
 
 def test_engine_and_model_roots_come_from_the_environment_or_the_folder() -> None:
-    here = Path("/work")
-    assert local_engine({}, here) == Path("/work/.venv-vllm")
+    here = Path("/here")
+    assert local_engine({}, here) == Path("/here/.venv-vllm")
     assert local_engine({"SPARKD_ENGINE": "../e"}, here) == Path("/e")
-    assert local_model_roots({"SPARKD_MODELS": ""}, here) == (Path("/work/.models"),)
-    assert local_model_roots({"SPARKD_MODELS": "/a:b"}, here) == (Path("/a"), Path("/work/b"))
+    assert local_model_roots({"SPARKD_MODELS": ""}, here) == (Path("/here/.models"),)
+    assert local_model_roots({"SPARKD_MODELS": "/a:b"}, here) == (Path("/a"), Path("/here/b"))
