@@ -37,6 +37,13 @@ class Defaults:
     agent_connect_timeout_s: float = 3.0
     agent_request_timeout_s: float = 6.0
 
+    # Certificates.
+    certificate_life_s: float = 365 * 86_400.0
+    certificate_backdate_s: float = 86_400.0
+    certificate_renew_share: float = 2 / 3
+    """Of its life, from then on a certificate is renewed: a cluster may be off for four months."""
+    authority_life_s: float = 20 * 365 * 86_400.0
+
     # Boot.
     boot_max_s: float = 7200.0
     preflight_s: float = 30.0

@@ -27,3 +27,20 @@ def parse_rank_name(text: str) -> RankName | None:
 def is_deployment_name(text: str) -> bool:
     """Whether the text may name a deployment: up to 40 of a-z, 0-9 and inner hyphens."""
     return DEPLOYMENT_NAME.fullmatch(text) is not None
+
+
+NODE_ID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+COORDINATOR_URI: Final = "sparkd://coordinator"
+"""What the coordinator's certificate carries as a URI in its subject alternative name."""
+_NODE_URI: Final = "sparkd://node/"
+
+
+def node_uri(node_id: str) -> str:
+    """What the certificate of a node carries as a URI in its subject alternative name."""
+    return f"{_NODE_URI}{node_id}"
+
+
+def node_of_uri(uri: str) -> str | None:
+    """The node id in `sparkd://node/<id>`; None for anything else."""
+    node = uri.removeprefix(_NODE_URI)
+    return node if node != uri and NODE_ID.fullmatch(node) else None

@@ -60,6 +60,8 @@ RULES = [
         "the agent is a program of its own: local mode starts it by name",
         ("sparkd",),
         frozenset({"fastapi", "httpx2", "msgspec", "prometheus_client", "psutil", "pydantic"})
+        # Those of `sparkd[enrol]`: imported where they are used only.
+        | frozenset({"cryptography"})
         | frozenset({"rich", "starlette", "typer", "uvicorn", "yaml"}),
     ),
 ]
