@@ -153,6 +153,22 @@ class LocalSetFailed(SparkdError):
     code = "local-set"
 
 
+class EnrolmentFailed(SparkdError):
+    code = "enrolment"
+
+
+class NotReached(EnrolmentFailed):
+    code = "not-reached"
+
+
+class HostKeyRefused(EnrolmentFailed):
+    code = "host-key"
+
+
+class LoginFailed(EnrolmentFailed):
+    code = "login"
+
+
 class TimedOut(SparkdError):
     code = "timed-out"
     exit_code = 4

@@ -44,6 +44,18 @@ class Defaults:
     """Of its life, from then on a certificate is renewed: a cluster may be off for four months."""
     authority_life_s: float = 20 * 365 * 86_400.0
 
+    # Enrolment over SSH.
+    ssh_connect_s: float = 10.0
+    ssh_login_s: float = 30.0
+    """From the connection to the end of the login, a person's typing aside; sudo may ask a slow directory."""
+    enrol_step_s: float = 120.0
+    """One step on a node: a slow disk writes a few megabytes in it."""
+    enrol_verify_s: float = 30.0
+    """From the start of an agent until its coordinator has heard from it."""
+    enrol_hosts_at_once: int = 16
+    enrol_disk_bytes: int = 256 * MIB
+    """Free on a node, for the agent, its ledger and the first logs."""
+
     # Boot.
     boot_max_s: float = 7200.0
     preflight_s: float = 30.0
