@@ -201,9 +201,11 @@ class Agent:
     def welcomed(self, welcome: Welcome) -> None:
         self._apply(LeaseGiven(welcome.lease_s))
 
-    def take(self, document: Document) -> None:
-        self._apply(DocumentCame(document))
+    def take(self, document: Document) -> str | None:
+        """Gives the reason if the document was refused as a whole."""
+        commands = self._apply(DocumentCame(document))
         self.urgent.set()
+        return next((command.reason for command in commands if isinstance(command, Fence)), None)
 
     def accepted(self) -> Revision:
         """What this run has accepted; 0.0 before its first document."""
@@ -279,10 +281,11 @@ class Agent:
 
     # The core's commands.
 
-    def _apply(self, event: CoreEvent) -> None:
+    def _apply(self, event: CoreEvent) -> tuple[CoreCommand, ...]:
         self._core, commands = machine.step(self._core, event, self._clock.now())
         for command in commands:
             self._carry_out(command)
+        return commands
 
     def _carry_out(self, command: CoreCommand) -> None:
         match command:

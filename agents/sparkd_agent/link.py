@@ -19,7 +19,7 @@ import msgspec
 
 from sparkd.errors import AnswerBroken, NotAnswered, NotConnected
 from sparkd.records.defaults import DEFAULTS, Defaults
-from sparkd.records.document import Document
+from sparkd.records.document import Document, Revision
 from sparkd.records.rank import Address
 from sparkd.records.report import ReportAnswer, Welcome
 from sparkd_agent.daemon import Agent
@@ -81,18 +81,30 @@ class Link:
             query = urlencode({**msgspec.to_builtins(caller), "after": str(self._agent.accepted())})
             timeout = self._limits.document_poll_s + self._limits.agent_request_timeout_s
             response = await self._send(connection, "GET", f"/agent/v1/document?{query}", b"", timeout)
-            if response.status != 204:
-                self._agent.take(_read(response, Document))
+            if response.status == 204:
+                continue
+            if self._agent.take(_read(response, Document)) is not None:
+                # Only a hello names the term and the holder that this node obeys: so a superseded coordinator
+                # learns of its successor. One that serves the same again is not asked in a tight loop.
+                await self._hello(connection)
+                await asyncio.sleep(self._limits.beat_s)
 
     async def _report(self, connection: Connection) -> None:
         rtt: float | None = None
+        overdue = Overdue(self._limits.lease_s)
         while True:
             self._agent.urgent.clear()
             report, rows = self._agent.report(rtt)
             begun = time.monotonic()
             response = await self._send(connection, "POST", "/agent/v1/report", msgspec.json.encode(report))
             rtt = time.monotonic() - begun
-            self._agent.acknowledged(report, rows, _read(response, ReportAnswer))
+            answer = _read(response, ReportAnswer)
+            self._agent.acknowledged(report, rows, answer)
+            if overdue.note(answer.newest, self._agent.accepted(), begun):
+                raise LinkError(
+                    f"{connection.address} has document {answer.newest}, but its poll brings nothing newer "
+                    f"than {self._agent.accepted()}"
+                )
             # A timer that sets the event is half of what wait_for costs, and this is all an idle agent does.
             beat = asyncio.get_running_loop().call_later(self._limits.beat_s, self._agent.urgent.set)
             await self._agent.urgent.wait()
@@ -111,6 +123,26 @@ class Link:
         if response.status not in (200, 204):
             raise LinkError(f"{connection.address} answered {response.status}: {_detail(response.body)}")
         return response
+
+
+class Overdue:
+    """Whether a poll is stuck: reports say that there is a newer document, and it does not come.
+
+    Half a connection can die, or a proxy can swallow an answer; the beats alone would look healthy.
+    """
+
+    def __init__(self, bound_s: float) -> None:
+        self._bound_s = bound_s
+        self._stuck_at: Revision | None = None
+        self._since = 0.0
+
+    def note(self, newest: Revision, accepted: Revision, now: float) -> bool:
+        """True once `accepted` has stood still below `newest` for longer than the bound (seconds)."""
+        if newest <= accepted:
+            self._stuck_at = None
+        elif self._stuck_at != accepted:
+            self._stuck_at, self._since = accepted, now
+        return self._stuck_at is not None and now - self._since > self._bound_s
 
 
 def _read(response: Response, kind: type[T]) -> T:

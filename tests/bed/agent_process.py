@@ -51,6 +51,8 @@ class ScriptedCoordinator:
         self.asked_at: list[tuple[float, str]] = []
         self.broken: dict[str, int] = {}
         self.garbage: dict[str, bytes] = {}
+        self.newest: Revision | None = None
+        """What the answers to reports call the newest document; None: what the agent has applied."""
         self.welcome = Welcome(1, HOLDER, INSTANCE, lease_s=6.0, beat_s=1.0)
         self._port = port
         self._document: Document | None = None
@@ -131,7 +133,7 @@ class ScriptedCoordinator:
             case "report":
                 report = msgspec.json.decode(body, type=Report)
                 self.reports.append(report)
-                answer = ReportAnswer(report.caller.seq, 6.0, report.applied)
+                answer = ReportAnswer(report.caller.seq, 6.0, self.newest or report.applied)
             case "document":
                 self.polls.append({key: values[0] for key, values in parse_qs(parts.query).items()})
         if what in self.broken:

@@ -393,8 +393,10 @@ def test_another_holder_is_ignored_and_told_whom_this_node_obeys(
 ) -> None:
     one = spec()
     pid = started(script, 1, one)
+    hellos = len(script.hellos)
     script.publish(7, term=9, holder="another", instance="x")
-    script.taken()
+    until(lambda: len(script.hellos) > hellos, "a hello after a refused document")
+    assert (script.hellos[-1].holder, script.hellos[-1].highest_term) == (HOLDER, 1)
     last = script.later()
     assert (last.applied, [rank.pid for rank in last.ranks]) == (Revision(1, 1), [pid])
     script.broken["report"] = 409
@@ -402,6 +404,28 @@ def test_another_holder_is_ignored_and_told_whom_this_node_obeys(
     until(lambda: len(script.hellos) > hellos, "a hello after a 409")
     script.broken.clear()
     assert (script.hellos[-1].holder, script.hellos[-1].highest_term) == (HOLDER, 1)
+
+
+def test_a_superseded_coordinator_is_told_so_at_once(
+    agent: AgentProcess, script: ScriptedCoordinator
+) -> None:
+    script.applied(script.publish(3, term=2, instance="instance-2").order)
+    hellos = len(script.hellos)
+    script.publish(9)
+    until(lambda: len(script.hellos) > hellos, "a hello that names the higher term")
+    assert (script.hellos[-1].highest_term, script.hellos[-1].highest_instance) == (2, "instance-2")
+    # It is told once for each document, not as fast as it answers.
+    script.later(2)
+    assert len(script.hellos) == hellos + 1
+
+
+def test_a_stuck_poll_is_given_up(agent: AgentProcess, script: ScriptedCoordinator) -> None:
+    hellos, polls = len(script.hellos), len(script.polls)
+    script.newest = Revision(1, 5)
+    until(lambda: len(script.hellos) > hellos, "a hello, although reports are answered")
+    script.newest = None
+    until(lambda: len(script.polls) > polls, "another poll")
+    assert "has document 1.5" in agent.log
 
 
 def test_an_equal_document_is_applied_once(agent: AgentProcess, script: ScriptedCoordinator) -> None:
