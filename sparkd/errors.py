@@ -12,17 +12,26 @@
     │   ├── Spent                   spent             409   1     this rank's name was started before
     │   └── NeedsHello              needs-hello       409   1     this run has not said hello to this instance
     ├── Unauthorized                unauthorized      401   3
+    ├── Forbidden                   forbidden         403   1     a known caller may not do that
     ├── TooLarge                    too-large         413   1     a body over the bound
+    │   └── HeadTooLarge            head-too-large    431   1
     ├── Unavailable                 unavailable       503   3
     │   ├── CoordinatorUnreachable  unreachable       -     3
     │   └── CoordinatorStarting     starting          503   3
     ├── ExchangeFailed              exchange-failed   502   1     an HTTP exchange came to nothing
     │   ├── NotConnected            not-connected     502   1     nothing was sent
     │   ├── NotAnswered             not-answered      504   1     sent, and no whole answer in time
-    │   └── AnswerBroken            answer-broken     502   1     broken off, too large, or no HTTP
+    │   ├── AnswerBroken            answer-broken     502   1     broken off, too large, or no HTTP
+    │   └── CertificateRefused      certificate-refused 403 1     one end does not accept the other's
+    │       └── ClockOff            clock-off         403   1     for its dates alone
     ├── RankNotStarted              not-started       -     1     a node could not even begin a rank
+    ├── ServiceManagerUnreachable   no-systemd        -     1     systemd was not asked, or does not answer
     ├── DeploymentFailed            failed            -     1
     ├── LocalSetFailed              local-set         -     1     a local daemon did not start or end
+    ├── EnrolmentFailed             enrolment         -     1     a step on a node that is set up failed
+    │   ├── NotReached              not-reached       -     1     no SSH connection
+    │   ├── HostKeyRefused          host-key          -     1     not the machine we know, or nobody vouches
+    │   └── LoginFailed             login             -     1     not let in, or not as root
     ├── TimedOut                    timed-out         -     4
     └── StateCorrupt                state-corrupt     500   1     a database or ledger that cannot be trusted
         └── StateTooNew             state-too-new     500   1     written by a later sparkd
@@ -104,9 +113,19 @@ class Unauthorized(SparkdError):
     exit_code = 3
 
 
+class Forbidden(SparkdError):
+    code = "forbidden"
+    http_status = 403
+
+
 class TooLarge(SparkdError):
     code = "too-large"
     http_status = 413
+
+
+class HeadTooLarge(TooLarge):
+    code = "head-too-large"
+    http_status = 431
 
 
 class Unavailable(SparkdError):
@@ -127,6 +146,10 @@ class RankNotStarted(SparkdError):
     code = "not-started"
 
 
+class ServiceManagerUnreachable(SparkdError):
+    code = "no-systemd"
+
+
 class ExchangeFailed(SparkdError):
     code = "exchange-failed"
     http_status = 502
@@ -143,6 +166,15 @@ class NotAnswered(ExchangeFailed):
 
 class AnswerBroken(ExchangeFailed):
     code = "answer-broken"
+
+
+class CertificateRefused(ExchangeFailed):
+    code = "certificate-refused"
+    http_status = 403
+
+
+class ClockOff(CertificateRefused):
+    code = "clock-off"
 
 
 class DeploymentFailed(SparkdError):

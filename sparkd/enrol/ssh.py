@@ -6,14 +6,15 @@ only.
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Protocol
 
 import paramiko
-from paramiko.pkey import PublicBlob, UnknownKeyType
+from paramiko.pkey import PublicBlob
 
+from sparkd.enrol.key_file import LOCKED, read_key
 from sparkd.enrol.known_hosts import (
     KnownKey,
     Trust,
@@ -134,13 +135,14 @@ class Login:
         else:
             return None
         if "publickey" in allowed:
-            for what, key in self._keys(route):
-                tried.append(what)
-                with suppress(paramiko.AuthenticationException):
-                    if not transport.auth_publickey(route.user, key):
-                        return None
-                if not transport.is_active():
-                    raise LoginFailed(f"{_where(route)}: it hung up after {', '.join(tried)}")
+            with closing(self._keys(route)) as keys:
+                for what, key in keys:
+                    tried.append(what)
+                    with suppress(paramiko.AuthenticationException):
+                        if not transport.auth_publickey(route.user, key):
+                            return None
+                    if not transport.is_active():
+                        raise LoginFailed(f"{_where(route)}: it hung up after {', '.join(tried)}")
         if "password" in allowed or "keyboard-interactive" in allowed:
             tried.append("password")
             if password := self._by_password(route, transport, allowed):
@@ -167,11 +169,10 @@ class Login:
                     raise
         return None
 
-    def _keys(self, route: Route) -> Iterator[tuple[str, paramiko.PKey]]:
+    def _keys(self, route: Route) -> Generator[tuple[str, paramiko.PKey]]:
         """Keys of the ssh agent first, those of the configuration before others; then files."""
         wanted = {body for file in route.keys if (body := _public(file))}
-        with suppress(paramiko.SSHException):
-            agent = paramiko.Agent()
+        with suppress(paramiko.SSHException), closing(paramiko.Agent()) as agent:
             held = agent.get_keys()
             first = [key for key in held if key.asbytes() in wanted]
             others = [] if route.only_these else [key for key in held if key.asbytes() not in wanted]
@@ -184,14 +185,12 @@ class Login:
     def _load(self, file: Path) -> paramiko.PKey | None:
         """A key file, unlocked with a passphrase if it needs one; asked for once in all."""
         with self._lock:
-            if file in self._unlocked:
-                return self._unlocked[file]
-            key = _read_key(file, None)
-            if isinstance(key, paramiko.PasswordRequiredException) and (
-                passphrase := self._asker.secret(f"Passphrase of {file}")
-            ):
-                key = _read_key(file, passphrase)
-            self._unlocked[file] = key if isinstance(key, paramiko.PKey) else None
+            if file not in self._unlocked:
+                key = read_key(file)
+                if key is LOCKED:
+                    passphrase = self._asker.secret(f"Passphrase of {file}")
+                    key = read_key(file, passphrase) if passphrase else None
+                self._unlocked[file] = key if isinstance(key, paramiko.PKey) else None
             return self._unlocked[file]
 
     def _ask_secret(self, question: str) -> str | None:
@@ -227,16 +226,6 @@ def _distrust(trust: Trust, label: str, shown: str, entry: KnownKey) -> str:
 def _answering(password: str) -> Callable[[str, str, list[tuple[str, bool]]], list[str]]:
     """Questions whose answer is not shown are for the password; others get nothing."""
     return lambda _title, _text, fields: ["" if shown else password for _, shown in fields]
-
-
-def _read_key(file: Path, passphrase: str | None) -> paramiko.PKey | Exception:
-    try:
-        return paramiko.PKey.from_path(file, passphrase)
-    except (OSError, ValueError, TypeError, paramiko.SSHException, UnknownKeyType) as error:
-        text = str(error).lower()
-        if passphrase is None and ("password" in text or "encrypt" in text):
-            return paramiko.PasswordRequiredException(str(error))
-        return error
 
 
 def _public(file: Path) -> bytes | None:
