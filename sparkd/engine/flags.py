@@ -22,8 +22,13 @@ an optional word, or nobody knows (a plug-in's flag, or a newer vLLM's)."""
 
 OTHER_VERSIONS: Final[dict[str, tuple[Kind, tuple[str, ...]]]] = {
     # 0.33
+    "monokernel": ("switch", ()),
+    "reasoning-effort-map": ("json", ()),
+    "sleep-mode-backend": ("one", ()),
     "watchdog-config": ("json", ()),
-    # 0.24, gone in 0.32
+    # Gone by 0.32
+    "enable-bf16x3-router-gemm": ("switch", ()),
+    "enable-mamba-fine-grained-prefix-cache": ("switch", ()),
     "calculate-kv-scales": ("switch", ()),
     "max-long-partial-prefills": ("one", ()),
     "max-num-partial-prefills": ("one", ()),
@@ -41,6 +46,14 @@ _ALIASES: Final = {alias: name for name, (_, aliases) in KNOWN.items() for alias
 _SPELLINGS: Final = {name: name for name in KNOWN} | {
     alias.removeprefix("--"): name for alias, name in _ALIASES.items() if alias.startswith("--")
 }
+_INVERSES: Final = {
+    inverse: name
+    for name, (kind, _) in KNOWN.items()
+    for prefix, other in (("enable-", "disable-"), ("disable-", "enable-"))
+    if kind == "switch" and name.startswith(prefix)
+    if (inverse := other + name.removeprefix(prefix)) not in KNOWN
+}
+"""`disable-x` for `enable-x` and the other way round: vLLM 0.33 reads it as `no-enable-x`."""
 _FLAG_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _NEGATIVE_NUMBER: Final = re.compile(r"-\d+|-\d*\.\d+")
 _SIMILAR: Final = 0.82
@@ -104,6 +117,9 @@ def _resolve_long(head: str, keys: tuple[str, ...]) -> Flag:
         if negated and kind != "switch":
             return Flag(name, kind, keys, negated, f"cannot be negated: --{name} is no switch")
         return Flag(name, kind, keys, negated)
+    inverse = _INVERSES.get(bare)
+    if inverse is not None and not negated:
+        return Flag(inverse, "switch", keys, negated=True, problem=owned_reason(inverse))
     if (reason := owned_reason(bare)) is not None:
         return Flag(bare, kind_of(bare), keys, negated, reason)
     if f"-{bare}" in _ALIASES:

@@ -27,27 +27,48 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+Clause = tuple[str, tuple[int, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class VersionRange:
-    """`>=0.24,<0.34`: every clause must hold. Trailing zeros do not matter."""
+    """`>=0.24,<0.34`: every clause must hold. `>=0.24,<0.25 | >=0.33,<0.34`: all of one alternative.
 
-    clauses: tuple[tuple[str, tuple[int, ...]], ...]
+    Trailing zeros do not matter.
+    """
+
+    alternatives: tuple[tuple[Clause, ...], ...]
 
     @classmethod
     def parse(cls, text: str) -> "VersionRange":
         """Raises ValueError with what is wrong."""
-        clauses = []
-        for part in text.split(","):
-            match = _CLAUSE.fullmatch(part)
-            if match is None or len(match[2]) > 32:
-                raise ValueError("write a range such as `>=0.24,<0.34`")
-            clauses.append((match[1], _numbers(match[2])))
-        return cls(tuple(clauses))
+        return cls(tuple(_clauses(part) for part in text.split("|")))
 
     def contains(self, version: str) -> bool:
         """Whether the version's release lies in the range. Raises ValueError for what is no version."""
-        release, _ = release_of(version)
-        return all(_holds(release, operator, bound) for operator, bound in self.clauses)
+        return self._has(release_of(version)[0])
+
+    def admits(self, release: str) -> bool:
+        """Whether the range has the release `0.24` or one of its patches (they end far below 0.24.20)."""
+        numbers = _numbers(release)
+        major_minor = (*numbers, 0)[:2]
+        return self._has(numbers) or any(self._has((*major_minor, patch)) for patch in range(1, 20))
+
+    def _has(self, release: tuple[int, ...]) -> bool:
+        return any(
+            all(_holds(release, operator, bound) for operator, bound in clauses)
+            for clauses in self.alternatives
+        )
+
+
+def _clauses(text: str) -> tuple[Clause, ...]:
+    clauses = []
+    for part in text.split(","):
+        match = _CLAUSE.fullmatch(part)
+        if match is None or len(match[2]) > 32:
+            raise ValueError("write a range such as `>=0.24,<0.34`, alternatives with `|` between them")
+        clauses.append((match[1], _numbers(match[2])))
+    return tuple(clauses)
 
 
 def _holds(release: tuple[int, ...], operator: str, bound: tuple[int, ...]) -> bool:

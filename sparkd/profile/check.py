@@ -11,9 +11,11 @@ from pydantic import BaseModel, ValidationError
 from sparkd.engine import flags
 from sparkd.engine.environment import env_refusal
 from sparkd.engine.owned import NEEDS_TRUST
+from sparkd.engine.releases import flag_gone, variable_gone
+from sparkd.engine.versions import VersionRange
 from sparkd.errors import ProfileError
 from sparkd.profile.layers import Path, merge
-from sparkd.profile.schema import Profile
+from sparkd.profile.schema import Engine, Profile
 from sparkd.records.intent import Intent
 
 
@@ -59,20 +61,36 @@ def _section(data: dict[str, Any], *path: str) -> dict[str, Any]:
     return here if isinstance(here, dict) else {}
 
 
+def _vllm(data: dict[str, Any]) -> VersionRange:
+    """The versions that the profile is for; if that is no range (another problem), those of the schema."""
+    wanted = _section(data, "engine").get("vllm")
+    default = Engine().vllm
+    try:
+        return VersionRange.parse(wanted if isinstance(wanted, str) else default)
+    except ValueError:
+        return VersionRange.parse(default)
+
+
 def _args(data: dict[str, Any]) -> Iterator[Problem]:
+    vllm = _vllm(data)
     trusted = _section(data, "model").get("trust") is True
     for name, value in _section(data, "engine", "args").items():
         flag = flags.resolve(name)
         if (problem := flag.problem or flags.value_problem(flag, value)) is not None:
             yield Problem(("engine", "args", name), problem)
+        elif (gone := flag_gone(name, vllm)) is not None:
+            yield Problem(("engine", "args", name), gone)
         elif name in NEEDS_TRUST and value is not False and not trusted:
             yield Problem(("engine", "args", name), f"{NEEDS_TRUST[name]}; it needs `model.trust: true`")
 
 
 def _env(data: dict[str, Any]) -> Iterator[Problem]:
+    vllm = _vllm(data)
     for name, value in _section(data, "env").items():
         if (reason := env_refusal(name, str(value))) is not None:
             yield Problem(("env", name), f"may not be set in a profile: {reason}")
+        elif (gone := variable_gone(name, vllm)) is not None:
+            yield Problem(("env", name), gone)
         elif not flags.encodable(value):
             yield Problem(("env", name), "holds a character that no process can be given")
 

@@ -9,19 +9,19 @@ from typing import Any, Final
 
 from sparkd.engine import flags
 from sparkd.engine.environment import is_secret_name
-from sparkd.engine.versions import VersionRange, release_of
-from sparkd.errors import EngineUnknown, UsageError
+from sparkd.engine.releases import variable_unknown
+from sparkd.errors import UsageError
 from sparkd.profile.check import profile_of
 from sparkd.profile.memory import memory_lines, need_bytes
 from sparkd.profile.models import model_paths
 from sparkd.profile.schema import CanaryCheck, Completion, Profile
+from sparkd.profile.verdicts import engine_of, verdicts_of
 from sparkd.records.defaults import DEFAULTS, GIB
 from sparkd.records.intent import Descriptor, Intent
 from sparkd.records.names import RankName
 from sparkd.records.plan import Origin, Plan, PlannedArg, PlannedEnv, RankPlan
 from sparkd.records.rank import Address, Canary, MemoryNeed, Probe, RankSpec, RuntimeName
-from sparkd.records.report import EngineFacts, NodeFacts
-from sparkd.records.verdict import Severity, Verdict
+from sparkd.records.report import NodeFacts
 
 API_KEY_VARIABLE: Final = "VLLM_API_KEY"
 _QUIET_ENV: Final = {
@@ -108,7 +108,7 @@ def build_plan(
         served_names=served,
         ranks=planned,
         notes=_notes(intent, profile, nodes),
-        verdicts=_verdicts(profile, members, need_bytes(lines)),
+        verdicts=verdicts_of(profile, members, need_bytes(lines), intent.forced),
         memory=lines,
     )
 
@@ -134,7 +134,7 @@ def _rank_plan(
     api_key: str | None,
 ) -> RankPlan:
     origins = descriptor.intent.origins
-    engine = _engine(node)
+    engine = engine_of(node)
     args = (
         PlannedArg(("serve",), "sparkd"),
         PlannedArg((model,), *_origin(origins, "model.path", "model.id")),
@@ -258,12 +258,6 @@ def _last(labels: Sequence[str]) -> tuple[Origin, str]:
     return "profile", ""
 
 
-def _engine(node: NodeFacts) -> EngineFacts:
-    if not node.engines:
-        raise EngineUnknown(f"node {node.name} has no engine; name one in its agent.toml ([engine.default])")
-    return next((engine for engine in node.engines if engine.name == "default"), node.engines[0])
-
-
 def _runtime(node: NodeFacts, image: str | None) -> RuntimeName:
     wanted: tuple[RuntimeName, ...] = ("docker",) if image else ("systemd", "process")
     for runtime in wanted:
@@ -314,70 +308,10 @@ def _notes(intent: Intent, profile: Profile, nodes: Sequence[NodeFacts]) -> tupl
         for name in profile.engine.args
         if flags.kind_of(name) == "unknown"
     ]
+    notes += [text for name in profile.env if (text := variable_unknown(name)) is not None]
     if needs_api_key(intent, nodes):
         notes.append("clients need an API key; `sparkd key NAME` shows it once the deployment exists")
     spares = [node.name for node in nodes[profile.layout.ranks :]]
     if spares:
         notes.append(f"spare: {', '.join(spares)}")
     return tuple(notes)
-
-
-def _verdicts(profile: Profile, members: Sequence[NodeFacts], need: int) -> tuple[Verdict, ...]:
-    verdicts = [
-        verdict
-        for node in members
-        for verdict in (_engine_verdict(profile, node), _memory_verdict(node, need))
-        if verdict is not None
-    ]
-    if profile.engine.files:
-        verdicts.append(
-            Verdict(
-                id="ENGINE_FILES",
-                severity=Severity.BLOCK,
-                title="engine.files are not carried to nodes yet",
-                evidence=", ".join(profile.engine.files),
-                remedy="put the files on every node and name them by absolute path in engine.args",
-            )
-        )
-    verdicts += [
-        Verdict(
-            id="MOD_UNKNOWN",
-            severity=Severity.BLOCK if mod.required else Severity.WARN,
-            title=f"mod {mod.name} does not exist",
-            remedy="remove it from `mods`, or set `required: false`",
-        )
-        for mod in profile.mods
-    ]
-    return tuple(verdicts)
-
-
-def _engine_verdict(profile: Profile, node: NodeFacts) -> Verdict | None:
-    engine = _engine(node)
-    try:
-        if engine.version is None or VersionRange.parse(profile.engine.vllm).contains(engine.version):
-            return None
-        development = release_of(engine.version)[1]
-    except ValueError:
-        development = True
-    return Verdict(
-        id="ENGINE_VERSION",
-        # Numbers of development builds say little about what is in them.
-        severity=Severity.WARN if development else Severity.BLOCK,
-        title="the profile is for other versions of vLLM",
-        evidence=f"vLLM {engine.version} on {node.name}, the profile wants {profile.engine.vllm}",
-        remedy="install such a version, or change engine.vllm if you know that this one serves the model",
-        node=node.id,
-    )
-
-
-def _memory_verdict(node: NodeFacts, need: int) -> Verdict | None:
-    if not 0 < node.memory_total < need:
-        return None
-    return Verdict(
-        id="MEMORY_FIT",
-        severity=Severity.BLOCK,
-        title="a rank needs more memory than the node has",
-        evidence=f"{need / GIB:.1f} GiB needed, {node.memory_total / GIB:.1f} GiB on {node.name}",
-        remedy="choose a layout with more nodes, or a smaller model or context",
-        node=node.id,
-    )

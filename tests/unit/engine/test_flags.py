@@ -264,3 +264,20 @@ def test_any_text_survives_verbatim_through_argparse(args: dict[str, str]) -> No
     words = [word for name, value in args.items() for group in render(name, value) for word in group]
     parsed = vars(parser.parse_args(words))
     assert {name: value for name, value in parsed.items() if value is not None} == args
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name", "problem"),
+    [
+        ("--disable-prefix-caching", "enable-prefix-caching", False),
+        ("--disable_prefix_caching", "enable-prefix-caching", False),
+        ("enable-chunked-mm-input", "disable-chunked-mm-input", False),
+        ("--disable-elastic-ep", "enable-elastic-ep", True),
+    ],
+)
+def test_the_inverse_spelling_of_newer_releases_negates(spelling: str, name: str, problem: bool) -> None:
+    flag = resolve(spelling)
+    assert (flag.name, flag.negated, flag.problem is not None) == (name, True, problem)
+    if spelling.startswith("--") and not problem:
+        (given_,), _ = parse_words([spelling])
+        assert render(given_.flag.name, given_.value) == ((f"--no-{name}",),)

@@ -120,6 +120,36 @@ def test_one_fault_is_one_problem_that_names_it(edit: tuple[str, str], says: str
     assert says in "\n".join(problems_of(GOOD.replace(*edit)))
 
 
+def test_what_a_stated_version_no_longer_has_is_refused_with_its_replacement_and_line() -> None:
+    text = """\
+schema: sparkd/v1
+name: t
+model: {path: x}
+engine:
+  vllm: ">=0.24,<0.25 | >=0.33,<0.34"
+  args:
+    override_attention_dtype: fp8
+env:
+  VLLM_USE_FLASHINFER_MOE_FP4: 1
+variants:
+  old: {engine: {vllm: "<0.25", args: {watchdog-config: {}}}}
+"""
+    assert problems_of(text) == (
+        (
+            "t.yaml:7: engine.args.override-attention-dtype: vLLM 0.33 has no --override-attention-dtype any "
+            "more, and the profile is for it; leave it out: it was for ROCm only"
+        ),
+        (
+            "t.yaml:9: env.VLLM_USE_FLASHINFER_MOE_FP4: vLLM 0.24 has no VLLM_USE_FLASHINFER_MOE_FP4 any more, "
+            "and the profile is for it; write the argument moe-backend"
+        ),
+        (
+            "t.yaml:11: variants.old.engine.args.watchdog-config: vLLM has --watchdog-config from 0.33 on, and "
+            "the profile is for 0.24 at most"
+        ),
+    )
+
+
 def test_model_trust_allows_code_of_the_model() -> None:
     trusting = GOOD.replace("{path: tiny}", "{path: tiny, trust: true}")
     parse_source(trusting.replace("max-model-len: 512", "trust-remote-code: true"), "t.yaml")

@@ -243,6 +243,16 @@ def test_nodes_that_cannot_carry_the_layout_are_refused() -> None:
         ),
         ({"engines": (EngineFacts("e", ("v",)),)}, {}, []),
         ({}, {"mods": [{"name": "x", "required": False}]}, [("MOD_UNKNOWN", Severity.WARN, None)]),
+        (
+            {"engines": (EngineFacts("e", ("v",), "0.24.0"),)},
+            {"engine": {"args": {"watchdog-config": {}}}, "env": {"VLLM_TRITON_USE_TD": 1}},
+            [("ENGINE_FLAGS", Severity.BLOCK, None), ("ENGINE_VARIABLES", Severity.WARN, None)],
+        ),
+        (
+            {"engines": (EngineFacts("e", ("v",), "0.32.1rc1.dev3+gabc"),)},
+            {"engine": {"args": {"watchdog-config": {}}}},
+            [("ENGINE_FLAGS", Severity.WARN, None)],
+        ),
     ],
 )
 def test_verdicts(changes: dict[str, Any], sections: dict[str, Any], expected: list[Any]) -> None:
@@ -251,8 +261,23 @@ def test_verdicts(changes: dict[str, Any], sections: dict[str, Any], expected: l
     assert all(verdict.remedy for verdict in plan.verdicts)
 
 
+def test_what_the_engines_lack_is_said_once_for_each_version() -> None:
+    old = tuple(spark(n, engines=(EngineFacts("e", ("v",), "0.24.0"),)) for n in (1, 2))
+    plan = plan_of(intent_of(engine={"args": {"watchdog-config": {}}}), old)
+    (verdict,) = plan.verdicts
+    assert verdict.title == "the engine has no --watchdog-config and would not start"
+    assert verdict.evidence == "vLLM 0.24.0 on spark-1, spark-2"
+
+
+def test_a_verdict_is_waived_by_its_id_alone() -> None:
+    intent = replace(intent_of(memory={"weights_gib": 400}), forced=("MEMORY_FIT", "NO_SUCH"))
+    plan = plan_of(intent, (spark(1, engines=(EngineFacts("e", ("v",), "0.20"),)), SPARKS[1]))
+    assert {(v.id, v.waived) for v in plan.verdicts} == {("MEMORY_FIT", True), ("ENGINE_VERSION", False)}
+
+
 def test_an_unknown_flag_is_noted() -> None:
-    plan = plan_of(intent_of(engine_args=("--gdn-decode-kernel", "x")))
+    plan = plan_of(intent_of(engine_args=("--gdn-decode-kernel", "x"), env={"VLLM_NO_USAGE_STAT": 1}))
+    assert any("did you mean VLLM_NO_USAGE_STATS?" in note for note in plan.notes)
     assert any("--gdn-decode-kernel is no flag that sparkd knows" in note for note in plan.notes)
 
 

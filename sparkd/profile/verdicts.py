@@ -1,0 +1,131 @@
+"""What speaks against a plan, seen from the facts of its nodes. Each finding says what to do."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sparkd.engine.releases import flag_missing, variable_missing
+from sparkd.engine.versions import VersionRange, release_of
+from sparkd.errors import EngineUnknown
+from sparkd.profile.schema import Profile
+from sparkd.records.defaults import GIB
+from sparkd.records.report import EngineFacts, NodeFacts
+from sparkd.records.verdict import Severity, Verdict
+
+
+def engine_of(node: NodeFacts) -> EngineFacts:
+    """The engine that a rank on this node runs. Raises EngineUnknown if it has none."""
+    if not node.engines:
+        raise EngineUnknown(f"node {node.name} has no engine; name one in its agent.toml ([engine.default])")
+    return next((engine for engine in node.engines if engine.name == "default"), node.engines[0])
+
+
+def verdicts_of(
+    profile: Profile, members: Sequence[NodeFacts], need: int, forced: Sequence[str] = ()
+) -> tuple[Verdict, ...]:
+    """Every finding about these nodes; those whose ids are in `forced` are marked as waived."""
+    found = _verdicts(profile, members, need)
+    return tuple(replace(verdict, waived=verdict.id in forced) for verdict in found)
+
+
+def _verdicts(profile: Profile, members: Sequence[NodeFacts], need: int) -> list[Verdict]:
+    verdicts = [
+        verdict
+        for node in members
+        for verdict in (_engine_verdict(profile, node), _memory_verdict(node, need))
+        if verdict is not None
+    ]
+    verdicts += _surface_verdicts(profile, members)
+    if profile.engine.files:
+        verdicts.append(
+            Verdict(
+                id="ENGINE_FILES",
+                severity=Severity.BLOCK,
+                title="engine.files are not carried to nodes yet",
+                evidence=", ".join(profile.engine.files),
+                remedy="put the files on every node and name them by absolute path in engine.args",
+            )
+        )
+    verdicts += [
+        Verdict(
+            id="MOD_UNKNOWN",
+            severity=Severity.BLOCK if mod.required else Severity.WARN,
+            title=f"mod {mod.name} does not exist",
+            remedy="remove it from `mods`, or set `required: false`",
+        )
+        for mod in profile.mods
+    ]
+    return verdicts
+
+
+def _engine_verdict(profile: Profile, node: NodeFacts) -> Verdict | None:
+    engine = engine_of(node)
+    try:
+        if engine.version is None or VersionRange.parse(profile.engine.vllm).contains(engine.version):
+            return None
+    except ValueError:
+        pass
+    return Verdict(
+        id="ENGINE_VERSION",
+        # Numbers of development builds say little about what is in them.
+        severity=Severity.WARN if _is_development(engine.version) else Severity.BLOCK,
+        title="the profile is for other versions of vLLM",
+        evidence=f"vLLM {engine.version} on {node.name}, the profile wants {profile.engine.vllm}",
+        remedy="install such a version, or change engine.vllm if you know that this one serves the model",
+        node=node.id,
+    )
+
+
+def _surface_verdicts(profile: Profile, members: Sequence[NodeFacts]) -> list[Verdict]:
+    """What the engines of these nodes do not have, once for each version among them."""
+    nodes: dict[str, list[str]] = {}
+    for node in members:
+        version = engine_of(node).version
+        if version is not None:
+            nodes.setdefault(version, []).append(node.name)
+    found = []
+    for version, names in nodes.items():
+        flags_missing = [f"--{name}" for name in profile.engine.args if flag_missing(name, version)]
+        variables_missing = [name for name in profile.env if variable_missing(name, version)]
+        where = f"vLLM {version} on {', '.join(names)}"
+        if flags_missing:
+            found.append(
+                Verdict(
+                    id="ENGINE_FLAGS",
+                    # As for versions: a development build may have what its number does not tell.
+                    severity=Severity.WARN if _is_development(version) else Severity.BLOCK,
+                    title=f"the engine has no {', '.join(flags_missing)} and would not start",
+                    evidence=where,
+                    remedy="leave it out, or install a version that has it",
+                )
+            )
+        if variables_missing:
+            found.append(
+                Verdict(
+                    id="ENGINE_VARIABLES",
+                    severity=Severity.WARN,
+                    title=f"the engine passes over {', '.join(variables_missing)}",
+                    evidence=where,
+                    remedy="leave it out, or install a version that has it",
+                )
+            )
+    return found
+
+
+def _is_development(version: str) -> bool:
+    try:
+        return release_of(version)[1]
+    except ValueError:
+        return True
+
+
+def _memory_verdict(node: NodeFacts, need: int) -> Verdict | None:
+    if not 0 < node.memory_total < need:
+        return None
+    return Verdict(
+        id="MEMORY_FIT",
+        severity=Severity.BLOCK,
+        title="a rank needs more memory than the node has",
+        evidence=f"{need / GIB:.1f} GiB needed, {node.memory_total / GIB:.1f} GiB on {node.name}",
+        remedy="choose a layout with more nodes, or a smaller model or context",
+        node=node.id,
+    )
