@@ -140,12 +140,12 @@ variants:
             "more, and the profile is for it; leave it out: it was for ROCm only"
         ),
         (
-            "t.yaml:9: env.VLLM_USE_FLASHINFER_MOE_FP4: vLLM 0.24 has no VLLM_USE_FLASHINFER_MOE_FP4 any more, "
-            "and the profile is for it; write the argument moe-backend"
+            "t.yaml:9: env.VLLM_USE_FLASHINFER_MOE_FP4: vLLM 0.24 has no VLLM_USE_FLASHINFER_MOE_FP4 any "
+            "more, and the profile is for it; write the argument moe-backend"
         ),
         (
-            "t.yaml:11: variants.old.engine.args.watchdog-config: vLLM has --watchdog-config from 0.33 on, and "
-            "the profile is for 0.24 at most"
+            "t.yaml:11: variants.old.engine.args.watchdog-config: vLLM has --watchdog-config from 0.33 on, "
+            "and the profile is for 0.24 at most"
         ),
     )
 
