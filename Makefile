@@ -1,5 +1,5 @@
 # `make demo` shows sparkd at work on this machine; `make test` proves it. Both set up what they need first.
-.PHONY: venv vllm lint unit contract chaos real test sim soak demo
+.PHONY: venv vllm lint unit contract chaos real test lab sim soak demo
 .DELETE_ON_ERROR:
 
 # A stamp carries the hash of what it was made from: a changed pyproject.toml makes the environment anew.
@@ -38,6 +38,12 @@ real: vllm
 	$(PYTEST) -m vllm tests/contract
 
 test: lint unit contract real
+
+# Real nodes on this machine: root, and on the first run a minute or two for their root file system.
+lab: vllm
+	tests/lab/prepare.sh
+	.venv/bin/python -m tests.lab.image
+	$(PYTEST) tests/lab
 
 # The simulation alone, on all cores: `make sim SEEDS=100000`. A failing seed replays with
 # `python -m tests.sim.schedule SEED`.
