@@ -9,9 +9,11 @@ from sparkd.fleet.state import Fleet
 from sparkd.gang import machine as gang_machine
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import Launch
+from sparkd.records.defaults import Defaults
 from tests.sim.node import light_specs
 
 HOLDER = "holder"
+LIMITS = Defaults(startup_hold_s=5.0, launching_s=8.0, loading_s=8.0, warming_s=8.0)
 
 
 def plan(record: GangRecord, nodes: tuple[Node, ...], _: Any) -> Launch:

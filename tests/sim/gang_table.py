@@ -37,9 +37,9 @@ def world_in(phase: Phase) -> World:
     world = World(1, ("a", "b"))
     world.run(0.3)
     if phase == "pending":
-        world.power_off("b", None)
+        world.faults.power_off("b", None)
         world.run(world.now + 8)
-    world.up(NAME, intent(2))
+    world.people.up(NAME, intent(2))
     if phase in ("pending", "preflight"):
         return world
     if phase in ("launching", "loading", "warming"):
@@ -48,15 +48,15 @@ def world_in(phase: Phase) -> World:
         return world
     world.run_until(lambda: world.phase(NAME) == "ready", 5)
     if phase == "recovering":
-        world.kill_rank(NAME, 1)
+        world.faults.kill_rank(NAME, 1)
         world.run_until(lambda: world.phase(NAME) == "recovering", 5)
     elif phase in ("stopping", "stopped"):
-        world.down(NAME)
+        world.people.down(NAME)
         world.run_until(lambda: world.phase(NAME) == phase, 5)
     elif phase == "failed":
         for _ in range(5):
             world.run_until(lambda: world.phase(NAME) in ("ready", "failed"), 30)
-            world.kill_rank(NAME, 1)
+            world.faults.kill_rank(NAME, 1)
             world.run(world.now + 1)
         world.run_until(lambda: world.phase(NAME) == "failed", 30)
     return world
@@ -128,7 +128,7 @@ def _time(world: World, seconds: float) -> Fleet:
 
 
 def _node_lost(world: World, _: Fleet) -> Fleet:
-    world.power_off("b", None)
+    world.faults.power_off("b", None)
     return _time(world, 6.5)
 
 

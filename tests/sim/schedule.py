@@ -54,13 +54,13 @@ def _ask(world: World, rng: random.Random, name: str) -> Callable[[], None]:
 
     def act() -> None:
         if what == "up":
-            world.up(name, intent(size))
+            world.people.up(name, intent(size))
         elif what == "down":
-            world.down(name)
+            world.people.down(name)
         else:
             record = world.record(name)
             if record is not None:
-                world.restart(name, record.generation)
+                world.people.restart(name, record.generation)
 
     return act
 
@@ -79,33 +79,33 @@ def _fault(world: World, rng: random.Random) -> Callable[[], None]:
             case "rank":
                 _kill(world, name, rank, stubborn=stubborn)
             case "freeze":
-                world.freeze_rank(name, rank)
+                world.faults.freeze_rank(name, rank)
             case "agent":
-                world.kill_agent(node, seconds)
+                world.faults.kill_agent(node, seconds)
             case "power":
-                world.power_off(node, seconds)
+                world.faults.power_off(node, seconds)
             case "cut":
-                world.cut_off(node, deep=deep)
-                world.at(world.now + seconds, lambda: world.mend(node))
+                world.faults.cut_off(node, deep=deep)
+                world.at(world.now + seconds, lambda: world.faults.mend(node))
             case "one-way":
                 to = rng.random() < 0.5
-                world.cut_off(node, to=to, back=not to, deep=deep)
-                world.at(world.now + seconds, lambda: world.mend(node))
+                world.faults.cut_off(node, to=to, back=not to, deep=deep)
+                world.at(world.now + seconds, lambda: world.faults.mend(node))
             case "rival":
-                world.add_rival(foreign=deep, misled=misled)
-                world.at(world.now + seconds * 2, world.end_rival)
+                world.faults.add_rival(foreign=deep, misled=misled)
+                world.at(world.now + seconds * 2, world.faults.end_rival)
             case "isolate":
-                world.isolate()
-                world.at(world.now + seconds, world.heal)
+                world.faults.isolate()
+                world.at(world.now + seconds, world.faults.heal)
             case "flap":
                 for turn in range(6):
                     world.at(world.now + turn * 1.9, lambda: _kill(world, name, rank, stubborn=stubborn))
             case "copy":
-                world.copy_database()
+                world.faults.copy_database()
             case "amnesia":
-                world.lose_database()
+                world.faults.lose_database()
             case "restore":
-                world.restore_copy()
+                world.faults.restore_copy()
             case "coordinator":
                 world.kill_coordinator("by the schedule")
             case "crash":
@@ -126,19 +126,19 @@ def _kill(world: World, name: str, rank: int, *, stubborn: bool) -> None:
     if stubborn:
         for sim in world.living(name):
             sim.stubborn_until = world.now + 3.0
-    world.kill_rank(name, rank)
+    world.faults.kill_rank(name, rank)
 
 
 def _calm(world: World) -> None:
-    world.heal()
-    world.end_rival()
+    world.faults.heal()
+    world.faults.end_rival()
     world.crash_next = None
     for name, node in world.nodes.items():
         node.disk.full = False
         if not node.powered:
-            world.power_on(name)
+            world.faults.power_on(name)
         if node.core is None:
-            world.agent_back(name)
+            world.faults.agent_back(name)
     world.coordinator_back()
 
 

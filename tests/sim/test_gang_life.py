@@ -7,7 +7,7 @@ from tests.sim.world import LIMITS, World, intent
 
 def ready(world: World, name: str = "d1", tp: int = 2) -> None:
     world.run(0.3)
-    assert world.up(name, intent(tp))
+    assert world.people.up(name, intent(tp))
     assert world.run_until(lambda: world.phase(name) == "ready", 20), world.timeline()
 
 
@@ -29,7 +29,7 @@ def test_a_fall_of_any_rank_brings_the_next_generation_on_a_new_port(rank: int, 
     world = World(1)
     ready(world)
     before = port(world)
-    world.kill_rank("d1", rank, signal)
+    world.faults.kill_rank("d1", rank, signal)
     assert world.run_until(lambda: world.phase("d1") == "recovering", 1)
     assert world.run_until(lambda: world.phase("d1") == "ready", 20), world.timeline()
     assert generation(world) == 2
@@ -42,7 +42,7 @@ def test_the_budget_ends_a_gang_that_falls_again_and_again() -> None:
     ready(world)
     for fall in range(4):
         assert world.run_until(lambda: world.phase("d1") == "ready", 30), world.timeline()
-        world.kill_rank("d1", 1)
+        world.faults.kill_rank("d1", 1)
         assert world.run_until(lambda: world.phase("d1") != "ready", 1)
         assert generation(world) == fall + 1
     assert world.run_until(lambda: world.phase("d1") == "failed", 30), world.timeline()
@@ -58,7 +58,7 @@ def test_the_budget_ends_a_gang_that_falls_again_and_again() -> None:
 def test_a_frozen_engine_is_ended_and_started_anew() -> None:
     world = World(3)
     ready(world)
-    world.freeze_rank("d1", 1)
+    world.faults.freeze_rank("d1", 1)
     assert world.run_until(lambda: world.phase("d1") == "recovering", 5)
     assert world.run_until(lambda: world.phase("d1") == "ready", 20), world.timeline()
     assert generation(world) == 2
@@ -67,10 +67,10 @@ def test_a_frozen_engine_is_ended_and_started_anew() -> None:
 def test_down_while_the_back_off_runs() -> None:
     world = World(4)
     ready(world)
-    world.kill_rank("d1", 0)
+    world.faults.kill_rank("d1", 0)
     assert world.run_until(lambda: world.phase("d1") == "recovering", 1)
-    assert world.down("d1")
-    assert world.down("d1")
+    assert world.people.down("d1")
+    assert world.people.down("d1")
     assert world.run_until(lambda: world.phase("d1") == "stopped", 20), world.timeline()
     world.run(world.now + 10)
     assert world.phase("d1") == "stopped"
@@ -92,12 +92,12 @@ def test_a_coordinator_that_dies_costs_no_rank() -> None:
 def test_agents_that_die_cost_no_rank_and_lose_no_fall() -> None:
     world = World(6)
     ready(world)
-    world.kill_agent("a", 0.5)
-    world.kill_agent("b", 0.5)
+    world.faults.kill_agent("a", 0.5)
+    world.faults.kill_agent("b", 0.5)
     world.run(world.now + 3)
     assert world.phase("d1") == "ready"
     assert generation(world) == 1
-    world.kill_agent("b", 1.0)
+    world.faults.kill_agent("b", 1.0)
     world.run(world.now + 0.2)
     world.nodes["b"].ranks["sparkd-d1-g1-r1"].state = "gone"  # it dies while nobody looks
     assert world.run_until(lambda: world.phase("d1") == "recovering", 5), world.timeline()
@@ -108,13 +108,13 @@ def test_a_silent_node_does_not_end_a_gang_that_serves() -> None:
     """Invariant 6: the pulse decides, not the control connection."""
     world = World(7)
     ready(world)
-    world.cut_off("b")
+    world.faults.cut_off("b")
     world.run(world.now + 15)
     assert world.phase("d1") == "ready", world.timeline()
     fleet = world.coordinator.fleet
     assert fleet is not None
     assert fleet.gangs["d1"].conditions == ("unsupervised",)
-    world.heal()
+    world.faults.heal()
     world.run(world.now + 8)
     assert world.phase("d1") == "ready"
     assert fleet is not world.coordinator.fleet
@@ -124,7 +124,7 @@ def test_a_silent_node_does_not_end_a_gang_that_serves() -> None:
 def test_a_node_that_loses_power_is_known_lost_in_6_s_and_a_spare_takes_its_place() -> None:
     world = World(17)
     ready(world)
-    world.power_off("b", None)
+    world.faults.power_off("b", None)
     begun = world.now
     assert world.run_until(lambda: world.phase("d1") == "recovering", 10), world.timeline()
     assert 4.0 <= world.now - begun <= 6.5
@@ -134,7 +134,7 @@ def test_a_node_that_loses_power_is_known_lost_in_6_s_and_a_spare_takes_its_plac
     assert record.nodes == ("a", "c"), "rank 0 and the endpoint do not move"
     assert record.fall is not None
     assert record.fall.cause == "NODE_LOST"
-    world.power_on("b")
+    world.faults.power_on("b")
     world.run(world.now + 5)
     assert world.nodes["b"].exists() == []
     assert world.phase("d1") == "ready"
@@ -143,7 +143,7 @@ def test_a_node_that_loses_power_is_known_lost_in_6_s_and_a_spare_takes_its_plac
 def test_without_a_spare_the_gang_waits_for_the_lost_node_by_name() -> None:
     world = World(18, ("a", "b"))
     ready(world)
-    world.power_off("b", None)
+    world.faults.power_off("b", None)
     assert world.run_until(lambda: world.phase("d1") == "pending", 15), world.timeline()
     world.run(world.now + 30)
     fleet = world.coordinator.fleet
@@ -152,7 +152,7 @@ def test_without_a_spare_the_gang_waits_for_the_lost_node_by_name() -> None:
     assert waiting is not None
     assert waiting.node == "b"
     assert waiting.deadline is None
-    world.power_on("b")
+    world.faults.power_on("b")
     assert world.run_until(lambda: world.phase("d1") == "ready", 20), world.timeline()
 
 
@@ -160,10 +160,10 @@ def test_the_head_s_node_cut_off_is_judged_by_the_endpoint() -> None:
     """Rank 0's agent is away: the coordinator's own pulse proves, and later fails to prove, the gang."""
     world = World(19)
     ready(world)
-    world.cut_off("a")
+    world.faults.cut_off("a")
     world.run(world.now + 50)
     assert world.phase("d1") == "ready", world.timeline()
-    world.freeze_rank("d1", 1)
+    world.faults.freeze_rank("d1", 1)
     assert world.run_until(lambda: world.phase("d1") == "recovering", 45), world.timeline()
 
 
@@ -171,14 +171,14 @@ def test_a_coordinator_that_is_cut_off_ends_nothing_and_claims_nothing() -> None
     """All control links are gone and the fabric is healthy (invariants 2 and 6)."""
     world = World(23)
     ready(world)
-    world.isolate()
+    world.faults.isolate()
     world.run(world.now + 20)
     assert world.phase("d1") == "ready", world.timeline()
     world.run(world.now + 40)
     assert world.phase("d1") == "warming", "nobody can say that it is ready any more"
     world.run(world.now + 2000)
     assert len(world.living("d1")) == 2, world.timeline()
-    world.heal()
+    world.faults.heal()
     assert world.run_until(lambda: world.phase("d1") == "ready", 10), world.timeline()
     assert generation(world) == 1
 
@@ -186,7 +186,7 @@ def test_a_coordinator_that_is_cut_off_ends_nothing_and_claims_nothing() -> None
 def test_a_head_that_nobody_reaches_is_lost() -> None:
     world = World(24)
     ready(world)
-    world.power_off("a", None)
+    world.faults.power_off("a", None)
     begun = world.now
     assert world.run_until(lambda: world.phase("d1") == "recovering", 10), world.timeline()
     assert 4.0 <= world.now - begun <= 7.5
@@ -200,10 +200,10 @@ def test_a_head_cut_off_from_us_alone_is_not_lost() -> None:
     """Its follower's node still reaches its rendezvous: the pulse that we could not deliver says nothing."""
     world = World(25)
     ready(world)
-    world.cut_off("a", deep=True)
+    world.faults.cut_off("a", deep=True)
     world.run(world.now + 25)
     assert world.phase("d1") == "ready", world.timeline()
-    world.heal()
+    world.faults.heal()
     world.run(world.now + 10)
     assert world.phase("d1") == "ready"
     assert generation(world) == 1
@@ -213,7 +213,7 @@ def test_memory_that_comes_back_late_is_waited_for() -> None:
     world = World(20)
     ready(world)
     world.nodes["b"].trapped_until = world.now + 6.0
-    world.kill_rank("d1", 1)
+    world.faults.kill_rank("d1", 1)
     assert world.run_until(lambda: world.phase("d1") == "recovering", 1)
     world.run(world.now + 4)
     fleet = world.coordinator.fleet
@@ -228,7 +228,7 @@ def test_memory_that_never_comes_back_needs_a_reboot() -> None:
     world = World(21)
     ready(world)
     world.nodes["b"].trapped_until = 1e9
-    world.kill_rank("d1", 1)
+    world.faults.kill_rank("d1", 1)
     assert world.run_until(lambda: world.phase("d1") == "failed", 30), world.timeline()
     record = world.record("d1")
     assert record is not None
@@ -250,7 +250,7 @@ def test_a_stalled_coordinator_calls_no_node_silent() -> None:
 def test_two_deployments_never_share_a_node() -> None:
     world = World(8)
     ready(world, "d1")
-    assert world.up("d2", intent(2))
+    assert world.people.up("d2", intent(2))
     world.run(world.now + 5)
     record = world.record("d2")
     assert record is not None
@@ -260,7 +260,7 @@ def test_two_deployments_never_share_a_node() -> None:
     waiting = fleet.gangs["d2"].waiting
     assert waiting is not None
     assert "d1" in waiting.what
-    assert world.down("d1")
+    assert world.people.down("d1")
     assert world.run_until(lambda: world.phase("d2") == "ready", 20), world.timeline()
 
 
@@ -268,7 +268,7 @@ def test_a_disk_that_cannot_take_the_intent_starts_nothing() -> None:
     world = World(9)
     world.run(0.3)
     world.nodes["b"].disk.full = True
-    assert world.up("d1", intent(2, ("a", "b")))
+    assert world.people.up("d1", intent(2, ("a", "b")))
     world.run(world.now + LIMITS.preflight_s + 5)
     assert world.nodes["b"].started_names == []
     assert world.phase("d1") != "ready"

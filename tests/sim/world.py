@@ -14,16 +14,16 @@ from sparkd.fleet import machine as fleet_machine
 from sparkd.fleet.state import Commands, Fleet, Superseded
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import EndpointPulsed, PulseEndpoint, WriteIncident
-from sparkd.records.defaults import Defaults
 from sparkd.records.intent import Intent
 from sparkd.records.report import ReportAnswer
 from tests.sim import oracle
-from tests.sim.coordinator import HOLDER, Coordinator, Link
+from tests.sim.coordinator import HOLDER, LIMITS, Coordinator, Link
+from tests.sim.faults import Faults
 from tests.sim.node import SimNode, SimRank
 from tests.sim.oracle import BUDGET
+from tests.sim.people import People
 
 BOOT_S = 0.5
-LIMITS = Defaults(startup_hold_s=5.0, launching_s=8.0, loading_s=8.0, warming_s=8.0)
 
 
 def intent(tp: int, nodes: tuple[str, ...] = ()) -> Intent:
@@ -44,13 +44,14 @@ class World:
         self.now = 0.0
         self.story: list[str] = []
         self.violations: list[str] = []
+        self.people = People(self)
+        self.faults = Faults(self)
         self.coordinator = Coordinator(names)
         self.delay = 0.005
         self.loss = 0.0
         self.cut: set[tuple[str, str]] = set()
         """(from, to) pairs that lose everything; the coordinator is `*`."""
         self._changed = True
-        self._was_heard = False
         self._stuck: dict[str, Callable[[], None]] = {}
         """Of each node the last report that showed no rank: it may lie in a queue and arrive much later."""
         self.duplicates = 0.0
@@ -64,25 +65,25 @@ class World:
         self.crash_next: str | None = None
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
-        self.nodes = {name: SimNode(name, HOLDER, self._schedule) for name in names}
+        self.nodes = {name: SimNode(name, HOLDER, self.schedule) for name in names}
         for node in self.nodes.values():
             node.reaches_head = self._reaches_head
             node.fenced = lambda name=node.id: self._fenced(name)
-        self._links = {name: Link() for name in names}
+        self.links = {name: Link() for name in names}
         self.coordinator.start(0.0)
         for name, node in self.nodes.items():
             node.hurry = lambda name=name: self._something_happened(name)
-            self._hurry(name)
-        self._schedule(LIMITS.tick_s, self._tick)
+            self.hurry(name)
+        self.schedule(LIMITS.tick_s, self._tick)
 
     # Time.
 
-    def _schedule(self, delay: float, what: Callable[[], None]) -> None:
+    def schedule(self, delay: float, what: Callable[[], None]) -> None:
         self._count += 1
         heapq.heappush(self._queue, (self.now + delay, self._count, what))
 
     def at(self, when: float, what: Callable[[], None]) -> None:
-        self._schedule(when - self.now, what)
+        self.schedule(when - self.now, what)
 
     def run(self, until: float) -> None:
         """Play everything up to a moment; the oracle looks after each step."""
@@ -133,12 +134,12 @@ class World:
             head.proved_at = self.now
             if head.warmed_at is None:
                 head.warmed_at = self.now
-                self._urgent(head)
+                self.urgent(head)
 
-    def _urgent(self, rank: SimRank) -> None:
+    def urgent(self, rank: SimRank) -> None:
         for name, node in self.nodes.items():
             if node.ranks.get(rank.spec.name) is rank:
-                self._hurry(name)
+                self.hurry(name)
 
     # Network.
 
@@ -152,18 +153,18 @@ class World:
 
     def _something_happened(self, name: str) -> None:
         self._changed = True
-        self._hurry(name)
+        self.hurry(name)
 
-    def _hurry(self, name: str) -> None:
+    def hurry(self, name: str) -> None:
         """Have the agent speak in a moment; also the way its loop is kept going."""
-        link = self._links[name]
+        link = self.links[name]
         if not link.due:
             link.due = True
-            self._schedule(0.002, lambda: self._agent_turn(name))
+            self.schedule(0.002, lambda: self._agent_turn(name))
 
     def _agent_turn(self, name: str) -> None:
         """An agent's loop: hello, else a report each beat or at once on news."""
-        node, link = self.nodes[name], self._links[name]
+        node, link = self.nodes[name], self.links[name]
         link.due = False
         if not node.powered or node.core is None:
             return
@@ -175,12 +176,12 @@ class World:
             self._send_hello(node, link)
         link.turns += 1
         turn = link.turns
-        self._schedule(LIMITS.beat_s, lambda: self._beat(name, turn))
+        self.schedule(LIMITS.beat_s, lambda: self._beat(name, turn))
 
     def _beat(self, name: str, turn: int) -> None:
         """A beat after the last word; words in between put it off."""
-        if self._links[name].turns == turn:
-            self._hurry(name)
+        if self.links[name].turns == turn:
+            self.hurry(name)
 
     def _send_hello(self, node: SimNode, link: "Link") -> None:
         if not self._reaches(node.id, "*"):
@@ -198,15 +199,15 @@ class World:
             except SparkdError:
                 return
             if welcome is not None and self._reaches("*", node.id):
-                self._schedule(self._lag(), greeted)
+                self.schedule(self._lag(), greeted)
 
         def greeted() -> None:
             if node.run == run and node.core is not None:
                 link.greeted, link.run, link.answered = True, run, self.now
                 self._poll(node, run)
-                self._hurry(node.id)
+                self.hurry(node.id)
 
-        self._schedule(self._lag(), arrive)
+        self.schedule(self._lag(), arrive)
 
     def _send_report(self, node: SimNode, link: "Link") -> None:
         report, count = node.report()
@@ -218,15 +219,15 @@ class World:
             try:
                 answer = self.apply(lambda fleet, now: fleet_machine.report(fleet, report, now, LIMITS), who)
             except SparkdError:
-                self._schedule(self._lag(), refused)
+                self.schedule(self._lag(), refused)
                 return
             if answer is not None and self._reaches("*", node.id):
-                self._schedule(self._lag(), lambda: answered(answer))
+                self.schedule(self._lag(), lambda: answered(answer))
 
         def refused() -> None:
             if link.run == run:
                 link.greeted = False
-                self._hurry(node.id)
+                self.hurry(node.id)
 
         def answered(answer: ReportAnswer) -> None:
             # An answer that comes over a connection which was given up is nobody's any more.
@@ -236,13 +237,13 @@ class World:
 
         if not report.ranks:
             self._stuck[node.id] = arrive
-        self._schedule(self._lag(), arrive)
+        self.schedule(self._lag(), arrive)
         if self.duplicates and self.random.random() < self.duplicates:
-            self._schedule(self.random.uniform(0.3, 6.0), arrive)
+            self.schedule(self.random.uniform(0.3, 6.0), arrive)
 
     def _poll(self, node: SimNode, run: str) -> None:
         """Send the node its newest document, as its long poll's answer; a lost one is asked for again."""
-        link = self._links[node.id]
+        link = self.links[node.id]
         fleet = link.peer.fleet if link.peer is not None else None
         if node.run != run or node.core is None or not link.greeted or fleet is None:
             return
@@ -255,8 +256,8 @@ class World:
                 if node.run == run and node.core is not None:
                     node.take(document)
 
-            self._schedule(self._lag(), deliver)
-        self._schedule(1.0, lambda: self._poll(node, run))
+            self.schedule(self._lag(), deliver)
+        self.schedule(1.0, lambda: self._poll(node, run))
 
     # The coordinator.
 
@@ -321,13 +322,13 @@ class World:
         for name, document in new.documents.items():
             if old.documents.get(name) is not document:
                 node = self.nodes[name]
-                self._schedule(self._lag(), lambda node=node, run=node.run: self._poll(node, run))
+                self.schedule(self._lag(), lambda node=node, run=node.run: self._poll(node, run))
 
     def _deliver_stuck(self) -> None:
         """A request that lay in a queue arrives now, of all moments: a gang is being ended."""
         for arrive in self._stuck.values():
             if self.random.random() < self.duplicates * 3:
-                self._schedule(self.random.uniform(0.02, 1.5), arrive)
+                self.schedule(self.random.uniform(0.02, 1.5), arrive)
 
     def _note(self, command: Any) -> None:
         said = getattr(command, "command", command)
@@ -342,12 +343,12 @@ class World:
         self._engines()
         if self.coordinator.fleet is not None:
             self.apply(lambda fleet, now: (*fleet_machine.tick(fleet, now, LIMITS), None))
-        self._schedule(LIMITS.tick_s, self._tick)
+        self.schedule(LIMITS.tick_s, self._tick)
 
     def kill_coordinator(self, why: str) -> None:
         self.tell(f"coordinator dies {why}")
         self.coordinator.kill()
-        self._schedule(1.0, self.coordinator_back)
+        self.schedule(1.0, self.coordinator_back)
 
     def coordinator_back(self) -> None:
         if self.coordinator.fleet is None:
@@ -368,136 +369,21 @@ class World:
         def step(fleet: Fleet, now: Instant) -> Any:
             return (*fleet_machine.endpoint_pulsed(fleet, name, pulsed, now, LIMITS), None)
 
-        self._schedule(wait, lambda: self.apply(step))
+        self.schedule(wait, lambda: self.apply(step))
 
     def _node_of(self, rank: SimRank) -> str:
         return next(name for name, node in self.nodes.items() if rank in node.ranks.values())
 
     def _fenced(self, name: str) -> None:
         """It refused a document: it says hello anew, and with that whom it obeys."""
-        self._links[name].greeted = False
-        self._hurry(name)
+        self.links[name].greeted = False
+        self.hurry(name)
 
     def _reaches_head(self, host: str, port: int) -> bool:
         """Whether rank 0 on that node takes a connection at its rendezvous or API."""
         head = self.nodes.get(host)
         return head is not None and any(
             rank.spec.rank == 0 and port in (rank.spec.rendezvous.port, 8100) for rank in head.exists()
-        )
-
-    def isolate(self) -> None:
-        """The coordinator itself is cut off from everything; the nodes see each other."""
-        self.tell("the coordinator is cut off")
-        self.isolated = True
-        for name in self.nodes:
-            self.cut |= {(name, "*"), ("*", name)}
-
-    def add_rival(self, *, foreign: bool, misled: tuple[str, ...]) -> None:
-        """A second coordinator: of another holder, or on a copy of our state. Some agents turn to it."""
-        if self.rival is not None:
-            return
-        self.tell(f"a second coordinator ({'another holder' if foreign else 'a copy'})")
-        self.rival = Coordinator(self.coordinator.enrolled, "another" if foreign else HOLDER)
-        self.rival.starts = 100
-        self.rival.lives = {(60, "x")} if foreign else set(self.coordinator.lives)
-        self.rival.records = {} if foreign else dict(self.coordinator.records)
-        self.rival.start(self.now)
-        self._rival_tick()
-        for name in misled:
-            self._links[name].greeted = False
-            self._hurry(name)
-
-    def _rival_tick(self) -> None:
-        if self.rival is not None and self.rival.fleet is not None:
-            self.apply(lambda fleet, now: (*fleet_machine.tick(fleet, now, LIMITS), None), self.rival)
-            self._schedule(LIMITS.tick_s, self._rival_tick)
-
-    def end_rival(self) -> None:
-        if self.rival is not None:
-            self.rival.kill()
-            self.rival = None
-
-    def copy_database(self) -> None:
-        self.coordinator.copies.append((set(self.coordinator.lives), dict(self.coordinator.records)))
-
-    def lose_database(self) -> None:
-        """Deleted while the coordinator is dead."""
-        self._note_who_heard()
-        self.tell("the database is deleted")
-        self.kill_coordinator("with its database")
-        self._doubt_what_no_node_heard()
-        self.coordinator.lives, self.coordinator.records = set(), {}
-
-    def restore_copy(self) -> None:
-        """An older copy is put back while the coordinator is dead."""
-        if self.coordinator.copies:
-            self._note_who_heard()
-            self.tell("an older copy of the database is restored")
-            self.kill_coordinator("for the restore")
-            self._doubt_what_no_node_heard()
-            lives, records = self.coordinator.copies[0]
-            self.coordinator.lives, self.coordinator.records = set(lives), dict(records)
-
-    def _note_who_heard(self) -> None:
-        """Whether some node has made the newest document true, and with it every wish so far."""
-        fleet = self.coordinator.fleet
-        self._was_heard = fleet is not None and any(
-            node.settled and not self.nodes[node.id].disk.full for node in fleet.nodes.values()
-        )
-
-    def _doubt_what_no_node_heard(self) -> None:
-        """The promise after a loss is: back to what any node has heard. The rest may go either way."""
-        disks = [node.disk for node in self.nodes.values()]
-        for name in self.coordinator.records:
-            launched = any(spec.deployment == name for d in disks for spec, _, _ in d.rows.values())
-            if not self._was_heard or not launched:
-                self.asked[name] = "unknown"
-
-    # People.
-
-    def up(self, name: str, wish: Intent) -> bool:
-        """Whether it was acknowledged."""
-        try:
-            answer = self.apply(lambda fleet, now: fleet_machine.up(fleet, name, wish, now, LIMITS))
-        except SparkdError as error:
-            self.tell(f"up {name}: {error}")
-            return False
-        if answer is None:
-            self.asked[name] = "unknown"  # it died over it: the wish was written down, or not
-            return False
-        self.tell(f"up {name}: {answer}")
-        self.asked[name] = "up"
-        return True
-
-    def down(self, name: str) -> bool:
-        try:
-            done = self.apply(lambda fleet, now: (*fleet_machine.down(fleet, name, now, LIMITS), True))
-        except SparkdError as error:
-            self.tell(f"down {name}: {error}")
-            return False
-        if done is None:
-            self.asked[name] = "unknown"
-        else:
-            self.tell(f"down {name}: acknowledged")
-            self.asked[name] = "down"
-        return bool(done)
-
-    def restart(self, name: str, generation: int) -> bool:
-        try:
-            done = self.apply(
-                lambda fleet, now: (*fleet_machine.restart(fleet, name, generation, now, LIMITS), True)
-            )
-        except SparkdError as error:
-            self.tell(f"restart {name}: {error}")
-            return False
-        return bool(done)
-
-    def drain(self, node: str, *, drained: bool) -> None:
-        self.apply(
-            lambda fleet, now: (
-                *fleet_machine.drain(fleet, node, drained=drained, now=now, limits=LIMITS),
-                True,
-            )
         )
 
     # Looking.
@@ -514,75 +400,6 @@ class World:
 
     def living(self, name: str) -> list[SimRank]:
         return [r for n in self.nodes.values() for r in n.exists() if r.spec.deployment == name]
-
-    # Faults.
-
-    def cut_off(self, node: str, *, to: bool = True, back: bool = True, deep: bool = False) -> None:
-        """`deep`: the coordinator cannot reach the node's API either."""
-        self.tell(f"{node} is cut off (to {to}, back {back}, deep {deep})")
-        if deep:
-            self.unreachable.add(node)
-        if to:
-            self.cut.add((node, "*"))
-        if back:
-            self.cut.add(("*", node))
-
-    def mend(self, node: str) -> None:
-        self.cut -= {(node, "*"), ("*", node)}
-        self.unreachable.discard(node)
-
-    def heal(self) -> None:
-        self.tell("the network is whole again")
-        self.cut.clear()
-        self.unreachable.clear()
-        self.isolated = False
-        self.loss = self.duplicates = 0.0
-        self.delay = 0.005
-
-    def kill_agent(self, name: str, back_after: float = 1.0) -> None:
-        node = self.nodes[name]
-        if node.core is None or not node.powered:
-            return
-        self.tell(f"agent {name} dies")
-        node.kill_agent()
-        self._schedule(back_after, lambda: self.agent_back(name))
-
-    def agent_back(self, name: str) -> None:
-        node = self.nodes[name]
-        if node.powered and node.core is None:
-            self.tell(f"agent {name} is back")
-            node.start_agent()
-            self._hurry(name)
-
-    def power_off(self, name: str, back_after: float | None) -> None:
-        self.tell(f"{name} loses power")
-        self.nodes[name].power_off()
-        if back_after is not None:
-            self._schedule(back_after, lambda: self.power_on(name))
-
-    def power_on(self, name: str) -> None:
-        if not self.nodes[name].powered:
-            self.tell(f"{name} boots")
-            self.nodes[name].power_on()
-            self._hurry(name)
-
-    def kill_rank(self, deployment: str, rank: int, signal: int | None = 9) -> None:
-        for node in self.nodes.values():
-            for name, sim in list(node.ranks.items()):
-                if sim.spec.deployment == deployment and sim.spec.rank == rank and sim.state == "running":
-                    self.tell(f"{name} is killed")
-                    node.rank_falls(name, f"ended by signal {signal}", signal)
-
-    def freeze_rank(self, deployment: str, rank: int) -> None:
-        for sim in self.living(deployment):
-            if sim.state == "running":
-                head = next((r for r in self.living(deployment) if r.spec.rank == 0), None)
-                if sim.spec.rank == rank:
-                    self.tell(f"{sim.spec.name} is frozen")
-                    sim.frozen = True
-                    if head is not None:
-                        head.frozen = True
-                        self._urgent(head)
 
     def violated(self, invariant: int, text: str) -> None:
         self.violations.append(f"invariant {invariant} at {self.now:.3f}: {text}")
