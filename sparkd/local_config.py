@@ -15,6 +15,7 @@ from sparkd.errors import LocalSetFailed, UsageError
 from sparkd.local_facts import local_engine, local_model_roots
 from sparkd.paths import Paths
 from sparkd.private_file import write_private
+from sparkd.toml_text import toml_text
 
 SOCKET_PATH_BYTES = 107
 """unix(7): `sun_path` has 108 with its final zero."""
@@ -97,16 +98,12 @@ def write_agent_config(paths: Paths, i: int, agents_url: str, holder: str, machi
             "token_file": str(paths.local / "token"),
             "holder": holder,
         },
-        "engine.default": {"python": machinery.python},
+        "engine": {"default": {"python": machinery.python}},
         "models": {"roots": list(machinery.model_roots)},
         "state": {"dir": str(folder / "state"), "socket": str(_socket(paths, i))},
     }
-    text = "".join(
-        f"[{name}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in section.items()) + "\n"
-        for name, section in sections.items()
-    )
     file = folder / "agent.toml"
-    write_private(file, text)
+    write_private(file, toml_text(sections))
     return file
 
 
@@ -145,8 +142,3 @@ def _read_toml(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, tomllib.TOMLDecodeError):
         return {}
-
-
-def _toml(value: object) -> str:
-    """Booleans, texts and lists of texts. A JSON string is a TOML string once DEL is escaped too."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

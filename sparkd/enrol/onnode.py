@@ -69,6 +69,7 @@ def probe(args: Answer, _blob: bytes) -> Answer:
         "system": platform.system(),
         "distribution": _distribution(),
         "kernel": platform.release(),
+        "boot": _line(Path("/proc/sys/kernel/random/boot_id")),
         "machine": platform.machine(),
         "libc": list(platform.libc_ver()),
         "python": [*sys.version_info[:3]],
@@ -76,7 +77,8 @@ def probe(args: Answer, _blob: bytes) -> Answer:
         "missing_modules": [name for name in NEEDED_MODULES if not _can_import(name)],
         "has_systemd": (ROOT / "run/systemd/system").is_dir(),
         "has_openssl": shutil.which("openssl") is not None,
-        "is_root": os.geteuid() == 0,
+        # Below a folder of its own nobody needs to be root.
+        "is_root": os.geteuid() == 0 or Path("/") != ROOT,
         "free_bytes": _free_bytes(ROOT / "opt"),
         "address": _address_towards(args.get("urls", [])),
         "unreachable": _unreachable(args.get("urls", [])),
@@ -299,8 +301,15 @@ def _engines(home: Path) -> list[Answer]:
                 python = folder / "bin/python"
                 if metadata and python.exists():
                     version = metadata[0].name[len("vllm-") : -len(".dist-info")]
-                    found.append({"python": str(python), "version": version})
+                    found.append({"python": str(python), "version": version, "owner": _owner(folder)})
     return found
+
+
+def _owner(place: Path) -> str:
+    try:
+        return place.owner()
+    except (KeyError, OSError):
+        return ""
 
 
 # What is changed. ---------------------------------------------------------------------------------------
