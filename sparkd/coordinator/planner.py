@@ -1,6 +1,6 @@
 """Plans for the gang machine and for people who only want to look."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from sparkd.coordinator.keys import KeyRing
 from sparkd.errors import CoordinatorStarting, UsageError
@@ -35,6 +35,7 @@ def make_planner(keys: KeyRing) -> Planner:
             rendezvous_ports=record.rendezvous_ports[:-1],
             model_path=dict(model_paths),
             api_key=key,
+            available=_available(nodes),
         )
         return Launch(tuple(rank.spec for rank in made.ranks), made.verdicts)
 
@@ -61,7 +62,15 @@ def plan_now(fleet: Fleet, name: str, intent: Intent) -> Plan:
         serial=record.serial if record else 1,
         api_port=(record.api_port if record else 0) or DEFAULTS.api_port_first,
         rendezvous_port=DEFAULTS.rendezvous_port_first,
+        # A node that runs a rank, of this deployment or of another, has given its memory away.
+        available=_available(fleet.nodes[node_id] for node_id in ids if not fleet.nodes[node_id].existing()),
     )
+
+
+def _available(nodes: Iterable[Node]) -> dict[str, int]:
+    """MemAvailable in bytes by node id, of the nodes that could read it."""
+    memories = ((node.id, node.sample.memory) for node in nodes if node.sample is not None)
+    return {node_id: memory.available for node_id, memory in memories if memory is not None}
 
 
 def _facts(node: Node) -> NodeFacts:

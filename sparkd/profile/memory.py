@@ -1,20 +1,185 @@
-"""What one rank needs of its node's memory, line by line."""
+"""What one rank needs of its node's memory, line by line, and whether it fits.
 
-from sparkd.profile.schema import Memory
+Two sums. What the node must have: weights, KV cache, runtime, load spike and reserve together. And what vLLM
+allows itself, `gpu-memory-utilization` of the whole pool: weights, runtime and at least one request must fit
+into that, or it gives up after having loaded for half an hour.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sparkd.profile.kv import LAYOUT_VARIABLE, KvNeed, kv_need
+from sparkd.profile.schema import Profile
 from sparkd.records.defaults import GIB
 from sparkd.records.plan import MemoryLine
+from sparkd.records.report import NodeFacts
+from sparkd.records.verdict import Severity, Verdict
+
+_DEFAULT_UTILIZATION: Final = 0.92
+"""vLLM's own, when a profile does not say (0.33)."""
+_WASTEFUL: Final = 1.5
+"""KV pages billed over their content from which it is worth a word: layers of two kinds cost up to 1.15,
+an fp8 target beside a bf16 drafter 3.4."""
 
 
-def memory_lines(memory: Memory) -> tuple[MemoryLine, ...]:
+def memory_lines(profile: Profile) -> tuple[MemoryLine, ...]:
     """The summands for one rank, zeros left out. The load spike counts: loading must end well too."""
-    lines = (
-        ("weights", memory.weights_gib),
-        ("runtime", memory.runtime_gib),
-        ("load spike", memory.load_spike_gib),
-        ("reserve for the node", memory.reserve_gib),
-    )
-    return tuple(MemoryLine(label, round(gib * GIB)) for label, gib in lines if gib)
+    memory = profile.memory
+    lines = [MemoryLine("weights", round(memory.weights_gib * GIB))]
+    kv = kv_need(profile)
+    if kv is not None:
+        lines.append(MemoryLine(_kv_label(kv, memory.kv.requests), kv.bytes * memory.kv.requests))
+    lines += [
+        MemoryLine("runtime", round(memory.runtime_gib * GIB)),
+        MemoryLine("load spike", round(memory.load_spike_gib * GIB)),
+        MemoryLine("reserve for the node", round(memory.reserve_gib * GIB)),
+    ]
+    return tuple(line for line in lines if line.bytes)
 
 
-def need_bytes(lines: tuple[MemoryLine, ...]) -> int:
+def need_bytes(lines: Sequence[MemoryLine]) -> int:
     return sum(line.bytes for line in lines)
+
+
+def memory_notes(profile: Profile, members: Sequence[NodeFacts]) -> list[str]:
+    """How much room for KV the engine's own share leaves, on the smallest node."""
+    kv = kv_need(profile)
+    if kv is None:
+        if profile.memory.kv.layers:
+            return [
+                "KV cache not added up: that takes max-model-len, max-num-batched-tokens and a known dtype"
+            ]
+        return []
+    total = min((node.memory_total for node in members if node.memory_total), default=0)
+    share = _share(profile)
+    if not total or share is None:
+        return []
+    room = int(share * total) - _held(profile)
+    return [
+        (
+            f"vLLM takes {share:g} of {_gib(total)}, {_gib(share * total)}: {_gib(room)} of it for KV, room for "
+            f"{max(room, 0) / kv.bytes:.1f} requests of {kv.length:,} tokens"
+        )
+    ]
+
+
+def memory_verdicts(
+    profile: Profile, members: Sequence[NodeFacts], available: Mapping[str, int]
+) -> list[Verdict]:
+    """`available` is the measured MemAvailable by node id, of nodes on which nothing of this runs."""
+    lines = memory_lines(profile)
+    need = need_bytes(lines)
+    arithmetic = f"{' + '.join(f'{line.bytes / GIB:.1f} {line.label}' for line in lines)} = {_gib(need)}"
+    found = []
+    for node in members:
+        if 0 < node.memory_total < need:
+            found.append(
+                Verdict(
+                    id="MEMORY_FIT",
+                    severity=Severity.BLOCK,
+                    title="a rank needs more memory than the node has",
+                    evidence=f"{arithmetic}, and {node.name} has {_gib(node.memory_total)}",
+                    remedy="choose a layout with more nodes, or a smaller model or context",
+                    node=node.id,
+                )
+            )
+        elif node.id in available and available[node.id] < need and not node.local:
+            found.append(
+                Verdict(
+                    id="MEMORY_AVAILABLE",
+                    severity=Severity.BLOCK,
+                    title="a rank needs more memory than is available on the node now",
+                    evidence=f"{arithmetic}, and {node.name} has {_gib(available[node.id])} available",
+                    remedy="end what else runs there, or reboot the node if nothing does",
+                    node=node.id,
+                )
+            )
+    found += _share_verdicts(profile, members)
+    kv = kv_need(profile)
+    if kv is not None and kv.bytes > _WASTEFUL * kv.content_bytes:
+        found.append(_pages_verdict(kv))
+    return found
+
+
+def _share_verdicts(profile: Profile, members: Sequence[NodeFacts]) -> list[Verdict]:
+    """What the engine allows itself, against what it must hold and what the node must keep."""
+    share = _share(profile)
+    node = min((node for node in members if node.memory_total), key=lambda n: n.memory_total, default=None)
+    if share is None or node is None or node.local:
+        return []
+    found = []
+    allowed = int(share * node.memory_total)
+    says = (
+        f"gpu-memory-utilization {share:g} of the {_gib(node.memory_total)} of {node.name} is {_gib(allowed)}"
+    )
+    kv = kv_need(profile)
+    if kv is not None:
+        least = _held(profile) + kv.bytes * profile.memory.kv.requests
+        if least > allowed:
+            found.append(
+                Verdict(
+                    id="KV_FIT",
+                    severity=Severity.BLOCK,
+                    title="vLLM would give up after loading: its share of memory does not hold the KV cache",
+                    evidence=f"{says}; weights and runtime take {_gib(_held(profile))}, "
+                    f"{_kv_label(kv, profile.memory.kv.requests)} {_gib(least - _held(profile))}",
+                    remedy="lower max-model-len, choose a smaller KV dtype, or raise gpu-memory-utilization",
+                    node=node.id,
+                )
+            )
+    kept = node.memory_total - allowed
+    reserve = round(profile.memory.reserve_gib * GIB)
+    if kept < reserve:
+        found.append(
+            Verdict(
+                id="MEMORY_RESERVE",
+                severity=Severity.BLOCK,
+                title="vLLM's share of the memory leaves the node less than its reserve",
+                evidence=f"{says}; that leaves {_gib(kept)}, and memory.reserve_gib is {_gib(reserve)}",
+                remedy="lower gpu-memory-utilization",
+                node=node.id,
+            )
+        )
+    return found
+
+
+def _pages_verdict(kv: KvNeed) -> Verdict:
+    pages = ", ".join(f"{page:,}" for page in kv.pages)
+    return Verdict(
+        id="KV_PAGES",
+        severity=Severity.WARN,
+        title="pages of different sizes make the KV cache cost far more than its content",
+        evidence=f"a request of {kv.length:,} tokens takes {_gib(kv.bytes)} for {_gib(kv.content_bytes)} of "
+        f"content: pages of {pages} bytes are all billed as the largest "
+        f"(KV {kv.dtype}, drafter {kv.draft_dtype or 'none'})",
+        remedy="give the drafter the target's KV dtype (no kv_cache_dtype in speculative-config), or set "
+        f"{LAYOUT_VARIABLE}: BLNHC, or use a mod that gives the drafter smaller pages",
+    )
+
+
+def _share(profile: Profile) -> float | None:
+    """The part of the pool that vLLM allows itself; None when it goes by bytes, or when nobody knows."""
+    args = profile.engine.args
+    if "kv-cache-memory-bytes" in args:
+        return None
+    try:
+        return float(str(args["gpu-memory-utilization"]))
+    except KeyError:
+        return _DEFAULT_UTILIZATION if profile.memory.kv.layers else None
+    except ValueError:
+        return None
+
+
+def _held(profile: Profile) -> int:
+    return round((profile.memory.weights_gib + profile.memory.runtime_gib) * GIB)
+
+
+def _kv_label(kv: KvNeed, requests: int) -> str:
+    what = kv.dtype if kv.draft_dtype in (None, kv.dtype) else f"{kv.dtype}, drafter {kv.draft_dtype}"
+    packed = ", packed pages" if kv.packed else ""
+    count = f"{requests} request{'s' if requests > 1 else ''}"
+    return f"KV cache of {count} of {kv.length:,} tokens ({what}{packed})"
+
+
+def _gib(number: float) -> str:
+    return f"{number / GIB:.1f} GiB"

@@ -12,7 +12,7 @@ from sparkd.engine.environment import is_secret_name
 from sparkd.engine.releases import variable_unknown
 from sparkd.errors import UsageError
 from sparkd.profile.check import profile_of
-from sparkd.profile.memory import memory_lines, need_bytes
+from sparkd.profile.memory import memory_lines, memory_notes, need_bytes
 from sparkd.profile.models import model_paths
 from sparkd.profile.schema import CanaryCheck, Completion, Profile
 from sparkd.profile.verdicts import engine_of, verdicts_of
@@ -53,12 +53,14 @@ def build_plan(
     rendezvous_ports: Sequence[int] = (),
     model_path: str | Mapping[str, str] | None = None,
     api_key: str | None = None,
+    available: Mapping[str, int] | None = None,
 ) -> Plan:
     """The plan of one generation on `nodes`, in rank order; nodes beyond the layout are spares.
 
     `rendezvous_ports` are those of earlier generations, oldest first. `model_path` is where agents found the
     model, for all nodes or by node id; without it the first place to look is planned. `api_key` goes into
-    rank 0's secrets and nowhere else.
+    rank 0's secrets and nowhere else. `available` is the measured MemAvailable in bytes, by node id, of nodes
+    on which no rank of this deployment runs.
 
     Raises UsageError when the nodes cannot carry the layout, EngineUnknown for a node without an engine,
     ProfileError if the stored profile is not valid for this version of sparkd.
@@ -83,7 +85,7 @@ def build_plan(
         api_port=api_port,
         rendezvous_ports=(*(port for port in rendezvous_ports if port != rendezvous_port), rendezvous_port),
     )
-    lines = memory_lines(profile.memory)
+    lines = memory_lines(profile)
     planned = tuple(
         _rank_plan(
             rank,
@@ -108,7 +110,7 @@ def build_plan(
         served_names=served,
         ranks=planned,
         notes=_notes(intent, profile, nodes),
-        verdicts=verdicts_of(profile, members, need_bytes(lines), intent.forced),
+        verdicts=verdicts_of(profile, members, available=available or {}, forced=intent.forced),
         memory=lines,
     )
 
@@ -162,7 +164,7 @@ def _rank_plan(
         log_cap_bytes=DEFAULTS.log_segments * DEFAULTS.log_segment_bytes,
         secrets={API_KEY_VARIABLE: api_key} if rank == 0 and api_key is not None else {},
         memory=MemoryNeed(
-            need_bytes=need_bytes(memory_lines(profile.memory)),
+            need_bytes=need_bytes(memory_lines(profile)),
             margin_bytes=round(profile.memory.returned.margin_gib * GIB),
             hold_s=profile.memory.returned.hold_s,
             timeout_s=profile.memory.returned.timeout_s,
@@ -311,6 +313,7 @@ def _notes(intent: Intent, profile: Profile, nodes: Sequence[NodeFacts]) -> tupl
     notes += [text for name in profile.env if (text := variable_unknown(name)) is not None]
     if needs_api_key(intent, nodes):
         notes.append("clients need an API key; `sparkd key NAME` shows it once the deployment exists")
+    notes += memory_notes(profile, nodes[: profile.layout.ranks])
     spares = [node.name for node in nodes[profile.layout.ranks :]]
     if spares:
         notes.append(f"spare: {', '.join(spares)}")

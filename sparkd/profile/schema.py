@@ -151,11 +151,35 @@ class Returned(Section):
     )
 
 
+class KvLayers(Section):
+    """Attention layers of one kind, of the whole model: tp and pp divide them."""
+
+    count: int = Field(ge=1, le=10_000, description="How many layers.")
+    heads: int = Field(ge=1, le=10_000, description="KV heads of one layer.")
+    key: int = Field(ge=1, le=65_536, description="Width of a key.")
+    value: int = Field(ge=1, le=65_536, description="Width of a value.")
+    window: int | None = Field(default=None, ge=1, description="Sliding window; left out: all tokens.")
+    draft: bool = Field(default=False, description="The drafter's: there with speculation only.")
+
+
+class Kv(Section):
+    """The KV cache, for the memory sum. Its dtype, block size and length come from the arguments."""
+
+    layers: list[KvLayers] = Field(default_factory=list, description="Left out: not added up.")
+    requests: int = Field(
+        default=1, ge=1, le=100_000, description="How many requests of full length must fit at a time."
+    )
+    draft_block: int | None = Field(
+        default=None, ge=1, le=65_536, description="The drafter's own block size, if a mod gives it one."
+    )
+
+
 class Memory(Section):
     """Needs of one rank, and what a node must keep."""
 
     weights_gib: Gib = Field(default=0, description="Weights of one rank, GiB; 0 when unknown.")
     runtime_gib: Gib = Field(default=2, description="Everything else that a rank holds while serving, GiB.")
+    kv: Kv = Field(default_factory=Kv, description="What its KV cache takes.")
     load_spike_gib: Gib = Field(default=0, description="What loading needs beyond that, GiB.")
     reserve_gib: Gib = Field(default=4, description="What must stay free for the node itself, GiB.")
     floors_gib: Floors = Field(default_factory=Floors, description="Below these the gang is ended cleanly.")

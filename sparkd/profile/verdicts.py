@@ -1,13 +1,13 @@
 """What speaks against a plan, seen from the facts of its nodes. Each finding says what to do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sparkd.engine.releases import flag_missing, variable_missing
 from sparkd.engine.versions import VersionRange, release_of
 from sparkd.errors import EngineUnknown
+from sparkd.profile.memory import memory_verdicts
 from sparkd.profile.schema import Profile
-from sparkd.records.defaults import GIB
 from sparkd.records.report import EngineFacts, NodeFacts
 from sparkd.records.verdict import Severity, Verdict
 
@@ -20,20 +20,23 @@ def engine_of(node: NodeFacts) -> EngineFacts:
 
 
 def verdicts_of(
-    profile: Profile, members: Sequence[NodeFacts], need: int, forced: Sequence[str] = ()
+    profile: Profile,
+    members: Sequence[NodeFacts],
+    *,
+    available: Mapping[str, int],
+    forced: Sequence[str] = (),
 ) -> tuple[Verdict, ...]:
-    """Every finding about these nodes; those whose ids are in `forced` are marked as waived."""
-    found = _verdicts(profile, members, need)
+    """Every finding about these nodes; those whose ids are in `forced` are marked as waived.
+
+    `available` is the measured MemAvailable, as in `build_plan`.
+    """
+    found = [*_verdicts(profile, members), *memory_verdicts(profile, members, available)]
     return tuple(replace(verdict, waived=verdict.id in forced) for verdict in found)
 
 
-def _verdicts(profile: Profile, members: Sequence[NodeFacts], need: int) -> list[Verdict]:
-    verdicts = [
-        verdict
-        for node in members
-        for verdict in (_engine_verdict(profile, node), _memory_verdict(node, need))
-        if verdict is not None
-    ]
+def _verdicts(profile: Profile, members: Sequence[NodeFacts]) -> list[Verdict]:
+    versions = (_engine_verdict(profile, node) for node in members)
+    verdicts = [verdict for verdict in versions if verdict is not None]
     verdicts += _surface_verdicts(profile, members)
     if profile.engine.files:
         verdicts.append(
@@ -59,8 +62,10 @@ def _verdicts(profile: Profile, members: Sequence[NodeFacts], need: int) -> list
 
 def _engine_verdict(profile: Profile, node: NodeFacts) -> Verdict | None:
     engine = engine_of(node)
+    if engine.version is None:
+        return None
     try:
-        if engine.version is None or VersionRange.parse(profile.engine.vllm).contains(engine.version):
+        if VersionRange.parse(profile.engine.vllm).contains(engine.version):
             return None
     except ValueError:
         pass
@@ -116,16 +121,3 @@ def _is_development(version: str) -> bool:
         return release_of(version)[1]
     except ValueError:
         return True
-
-
-def _memory_verdict(node: NodeFacts, need: int) -> Verdict | None:
-    if not 0 < node.memory_total < need:
-        return None
-    return Verdict(
-        id="MEMORY_FIT",
-        severity=Severity.BLOCK,
-        title="a rank needs more memory than the node has",
-        evidence=f"{need / GIB:.1f} GiB needed, {node.memory_total / GIB:.1f} GiB on {node.name}",
-        remedy="choose a layout with more nodes, or a smaller model or context",
-        node=node.id,
-    )
