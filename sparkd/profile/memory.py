@@ -55,12 +55,9 @@ def memory_notes(profile: Profile, members: Sequence[NodeFacts]) -> list[str]:
     if not total or share is None:
         return []
     room = int(share * total) - _held(profile)
-    return [
-        (
-            f"vLLM takes {share:g} of {_gib(total)}, {_gib(share * total)}: {_gib(room)} of it for KV, room for "
-            f"{max(room, 0) / kv.bytes:.1f} requests of {kv.length:,} tokens"
-        )
-    ]
+    requests = f"{max(room, 0) / kv.bytes:.1f} requests of {kv.length:,} tokens"
+    took = f"vLLM takes {share:g} of {_gib(total)}, {_gib(share * total)}"
+    return [f"{took}: {_gib(room)} of it for KV, room for {requests}"]
 
 
 def memory_verdicts(

@@ -51,10 +51,11 @@ def node(total_gib: float, number: int = 1, **changes: Any) -> NodeFacts:
     return NodeFacts(name, name, "10.0.0.1", "192.168.7.1", memory_total=round(total_gib * GIB), **changes)
 
 
-def ids(profile: Profile, *nodes: NodeFacts, **available: int) -> list[tuple[str, Severity]]:
-    found = memory_verdicts(
-        profile, nodes, {key.replace("_", "-"): value for key, value in available.items()}
-    )
+def ids(
+    profile: Profile, *nodes: NodeFacts, available_gib: float | None = None
+) -> list[tuple[str, Severity]]:
+    measured = {} if available_gib is None else {nodes[0].id: round(available_gib * GIB)}
+    found = memory_verdicts(profile, nodes, measured)
     return [(verdict.id, verdict.severity) for verdict in found]
 
 
@@ -141,7 +142,7 @@ def test_a_bf16_drafter_beside_fp8_is_refused_where_it_does_not_fit_and_warned_o
     ]
     pages = memory_verdicts(profile_of(BF16_DRAFT), [node(200)], {})
     assert [verdict.id for verdict in pages] == ["KV_PAGES"]
-    assert "19.4 GiB for 5.7 GiB of content: pages of 10,240, 20,480, 32,768 bytes" in pages[0].evidence
+    assert "19.4 GiB for 5.6 GiB of content: pages of 10,240, 20,480, 32,768 bytes" in pages[0].evidence
     for way_out in ("no kv_cache_dtype", "VLLM_KV_CACHE_LAYOUT: BLNHC", "a mod"):
         assert way_out in pages[0].remedy
     assert ids(profile_of(BF16_DRAFT, "env.VLLM_KV_CACHE_LAYOUT=BLNHC"), node(121.7)) == []
