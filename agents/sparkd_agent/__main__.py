@@ -18,12 +18,14 @@ from pathlib import Path
 
 from sparkd.clock import SystemClock
 from sparkd.errors import Conflict, SparkdError, UsageError
+from sparkd_agent import privileges
 from sparkd_agent.config import AgentConfig, read_config
 from sparkd_agent.daemon import Agent
 from sparkd_agent.ledger import open_ledger
 from sparkd_agent.link import Link
 from sparkd_agent.local_socket import LocalSocket, ask
 from sparkd_agent.procfs import ProcFs
+from sparkd_agent.runtime.base import Runtime
 from sparkd_agent.runtime.process import ProcessRuntime
 from sparkd_agent.shm import ShmJanitor
 
@@ -116,7 +118,11 @@ def run(config: AgentConfig) -> None:
 async def _serve(config: AgentConfig) -> None:
     procfs = ProcFs()
     token = config.token_file.read_text().strip()
-    runtime = ProcessRuntime(config.state / "ranks", procfs)
+    held = privileges.look()
+    offered = privileges.offer(config, held)
+    for limit in offered.limits:
+        logging.getLogger("sparkd.agent").warning("this agent is limited: %s", limit)
+    runtimes = _runtimes(config, procfs, systemd=held.root and held.systemd and not config.local)
     stamp = time.strftime("%Y%m%dT%H%M%S")
     ledger, lost = open_ledger(config.state / "ledger.sqlite", procfs.boot_id(), stamp)
     if lost is not None:
@@ -125,7 +131,9 @@ async def _serve(config: AgentConfig) -> None:
         config,
         clock=SystemClock(),
         procfs=procfs,
-        runtime=runtime,
+        privileges=held,
+        offer=offered,
+        runtimes=runtimes,
         ledger=ledger,
         shm=ShmJanitor(procfs),
     )
@@ -143,7 +151,19 @@ async def _serve(config: AgentConfig) -> None:
         for task in work:
             task.cancel()
     await agent.close()
-    runtime.close()
+    for runtime in runtimes.values():
+        runtime.close()
+
+
+def _runtimes(config: AgentConfig, procfs: ProcFs, *, systemd: bool) -> dict[str, Runtime]:
+    """All whose ranks may exist here, whichever the configuration offers for new ones."""
+    ranks = config.state / "ranks"
+    runtimes: dict[str, Runtime] = {"process": ProcessRuntime(ranks, procfs)}
+    if systemd:
+        from sparkd_agent.runtime.systemd import SystemdRuntime  # noqa: PLC0415 - 2 MiB that others need not
+
+        runtimes["systemd"] = SystemdRuntime(ranks, procfs)
+    return runtimes
 
 
 if __name__ == "__main__":

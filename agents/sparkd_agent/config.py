@@ -9,6 +9,8 @@ from sparkd.errors import UsageError
 
 ENGINE_MODULE = ("-m", "vllm.entrypoints.cli.main")
 """What an engine's python is started with: the same as the `vllm` script, which may lie elsewhere."""
+RUNTIMES = ("systemd", "process")
+"""The better one first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,12 @@ class AgentConfig:
     state: Path
     socket: Path | None = None
     rank_env: dict[str, str] = field(default_factory=dict)
+    rank_user: str | None = None
+    """Whom ranks run as if the agent is root. None: nobody, so none is started (a local set apart)."""
+    rank_group: str | None = None
+    """None: the user's own."""
+    rank_runtime: str | None = None
+    """The only runtime to be used; None: whichever the node has."""
 
 
 _SECTIONS = {
@@ -46,7 +54,7 @@ _SECTIONS = {
     "engine": None,
     "models": {"roots"},
     "state": {"dir", "socket"},
-    "rank": {"env"},
+    "rank": {"env", "user", "group", "runtime"},
 }
 
 
@@ -62,6 +70,7 @@ def read_config(path: Path) -> AgentConfig:
     node = _section(path, document, "node")
     coordinator = _section(path, document, "coordinator")
     state = _section(path, document, "state")
+    rank = document.get("rank", {})
     address = _text(path, node, "node", "address")
     socket = state.get("socket")
     return AgentConfig(
@@ -78,7 +87,10 @@ def read_config(path: Path) -> AgentConfig:
         model_roots=_texts(path, document.get("models", {}), "models", "roots", required=False),
         state=Path(_text(path, state, "state", "dir")),
         socket=Path(socket) if socket else None,
-        rank_env={str(k): str(v) for k, v in document.get("rank", {}).get("env", {}).items()},
+        rank_env={str(k): str(v) for k, v in rank.get("env", {}).items()},
+        rank_user=_optional(path, rank, "rank", "user"),
+        rank_group=_optional(path, rank, "rank", "group"),
+        rank_runtime=_runtime(path, rank),
     )
 
 
@@ -105,6 +117,17 @@ def _text(path: Path, section: dict[str, Any], name: str, key: str) -> str:
     if not isinstance(value, str) or not value:
         raise UsageError(f"{path}: {name}.{key}: a text is needed")
     return value
+
+
+def _optional(path: Path, section: dict[str, Any], name: str, key: str) -> str | None:
+    return _text(path, section, name, key) if key in section else None
+
+
+def _runtime(path: Path, rank: dict[str, Any]) -> str | None:
+    runtime = _optional(path, rank, "rank", "runtime")
+    if runtime not in {None, *RUNTIMES}:
+        raise UsageError(f"{path}: rank.runtime: no such runtime {runtime!r} (known: {', '.join(RUNTIMES)})")
+    return runtime
 
 
 def _texts(

@@ -6,7 +6,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 
 import sparkd
 from sparkd.clock import Clock
@@ -55,6 +55,7 @@ from sparkd_agent.core.state import (
 from sparkd_agent.facts import gather_facts
 from sparkd_agent.ledger import Fences, Ledger
 from sparkd_agent.logs import RankLog
+from sparkd_agent.privileges import Offer, Privileges
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.running import RunningRank
@@ -75,7 +76,9 @@ class Agent:
         *,
         clock: Clock,
         procfs: ProcFs,
-        runtime: Runtime,
+        privileges: Privileges,
+        offer: Offer,
+        runtimes: Mapping[str, Runtime],
         ledger: Ledger,
         shm: ShmJanitor,
         limits: Defaults = DEFAULTS,
@@ -86,15 +89,17 @@ class Agent:
         """Set when a report should not wait for the next beat."""
         self._clock = clock
         self._procfs = procfs
-        self._runtime = runtime
+        self._offer = offer
+        self._runtimes = runtimes
         self._ledger = ledger
         self._shm = shm
         self._limits = limits
         self._sampler = Sampler()
-        self._facts = gather_facts(config, self._sampler.take().memory)
+        self._facts = gather_facts(config, self._sampler.take().memory, privileges, offer)
         self._run = secrets.token_hex(6)
         self._seq = 0
         self._running: dict[str, RunningRank] = {}
+        self._runtime_of: dict[str, Runtime] = {}
         self._occupied = asyncio.Event()
         self._early_end: dict[str, Callable[[RunningRank], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -128,10 +133,14 @@ class Agent:
         unfinished = self._ledger.unfinished()
         ranks: dict[str, Existing] = {}
         folders: set[str] = set()
-        for handle in self._runtime.list():
+        listed = [(runtime, handle) for runtime in self._runtimes.values() for handle in runtime.list()]
+        for runtime, handle in listed:
             folders.add(handle.name)
             name = parse_rank_name(handle.name)
-            if name is None or (handle.name in specs and handle.name not in unfinished):
+            if name is None:
+                continue
+            if handle.name in specs and handle.name not in unfinished:
+                self._spawn(runtime.stop(handle))  # an earlier run may have died before it tidied up
                 continue
             spec = specs.get(handle.name)
             if spec is None:
@@ -140,7 +149,7 @@ class Agent:
                 # The ledger was lost. What the rank was is lost with it, that it runs is not.
                 spec = unknown_spec(handle.name)
             ranks[handle.name] = Existing(name, spec, "running")
-            self._supervise(handle, spec)
+            self._supervise(runtime, handle, spec)
             log.info("adopted %s", handle.name)
             passed("agent.23-adopted")
         for missing in unfinished - folders:
@@ -339,15 +348,22 @@ class Agent:
         except sqlite3.Error as error:
             self._refuse(spec, "ledger", f"the intent cannot be written: {error}")
             return
+        account = self._offer.account
         launch = make_launch(
             spec,
             engine.command,
             agent_env=os.environ,
             rank_env=self.config.rank_env,
-            cwd=str(self.config.state),
+            cwd=str(self.config.state) if account is None else account.working_folder,
+            account=account,
         )
+        runtime = self._runtimes.get(spec.runtime)
+        if runtime is None:
+            offered = ", ".join(self._offer.runtimes) or "none"
+            self._refuse(spec, "not-started", f"this node has no runtime {spec.runtime} (it has: {offered})")
+            return
         try:
-            handle = await self._runtime.start(spec, launch)
+            handle = await runtime.start(spec, launch)
         except Spent as error:
             self._refuse(spec, "spent", str(error))
             return
@@ -361,7 +377,7 @@ class Agent:
             )
         )
         log.info("started %s", spec.name)
-        rank = self._supervise(handle, spec)
+        rank = self._supervise(runtime, handle, spec)
         self._apply(RankChanged(spec.name, "running"))
         early = self._early_end.pop(spec.name, None)
         if early is not None:
@@ -375,7 +391,7 @@ class Agent:
         self._apply(StartFailed(Refusal(spec.name, code, reason)))
         self.urgent.set()
 
-    def _supervise(self, handle: RankHandle, spec: RankSpec) -> RunningRank:
+    def _supervise(self, runtime: Runtime, handle: RankHandle, spec: RankSpec) -> RunningRank:
         rank = RunningRank(
             handle,
             spec,
@@ -386,6 +402,7 @@ class Agent:
             limits=self._limits,
         )
         self._running[handle.name] = rank
+        self._runtime_of[handle.name] = runtime
         self._occupied.set()
         rank.begin()
         return rank
@@ -403,6 +420,8 @@ class Agent:
                 self._save(lambda: self._ledger.ended(view.name, "exited", view.exit))
             elif view.state == "gone":
                 self._save(lambda: self._ledger.ended(view.name, "gone", view.exit))
+                # All that ran is proved gone; what the runtime keeps of it is of no use any more.
+                self._spawn(self._runtime_of[view.name].stop(rank.handle))
         for exit_ in view.exits:
             if view.fell is not None and (exit_.rank, exit_.pid) not in self._saved_exits:
                 self._saved_exits.add((exit_.rank, exit_.pid))
@@ -412,6 +431,7 @@ class Agent:
     def _forget(self, name: str) -> None:
         """Out of the reports. Logs of the last few generations stay for people to read."""
         rank = self._running.pop(name, None)
+        self._runtime_of.pop(name, None)
         if rank is not None:
             self._spawn(rank.close())
         self._saved_exits = {key for key in self._saved_exits if key[0] != name}
@@ -419,7 +439,8 @@ class Agent:
 
     def _prune(self) -> None:
         for old in self._ledger.prune(self._limits.generations_kept):
-            self._runtime.forget(old)
+            for runtime in self._runtimes.values():
+                runtime.forget(old)
             passed("agent.22-forgotten")
 
     def _post(self, item: Exit | TaskResult) -> None:

@@ -1,24 +1,25 @@
 """What the agent tells of its node in a hello: addresses, engines, roots, privileges."""
 
-import os
 import re
 from pathlib import Path
 
 from sparkd.records.memory import Memory
 from sparkd.records.report import EngineFacts, NodeFacts
 from sparkd_agent.config import AgentConfig
+from sparkd_agent.privileges import Offer, Privileges
 
 
-def gather_facts(config: AgentConfig, memory: Memory | None) -> NodeFacts:
+def gather_facts(
+    config: AgentConfig, memory: Memory | None, privileges: Privileges, offer: Offer
+) -> NodeFacts:
     """Versions come from metadata on disk: importing an engine would cost gigabytes and seconds."""
-    root = os.geteuid() == 0
     return NodeFacts(
         id=config.node_id,
         name=config.name,
         address=config.address,
         fabric_address=config.fabric_address,
         fabric_interface=config.fabric_interface,
-        runtimes=("process",),
+        runtimes=offer.runtimes,
         engines=tuple(
             EngineFacts(name, engine.command, engine_version(engine.python))
             for name, engine in config.engines.items()
@@ -26,8 +27,8 @@ def gather_facts(config: AgentConfig, memory: Memory | None) -> NodeFacts:
         model_roots=config.model_roots,
         rank_env=config.rank_env,
         memory_total=memory.total if memory else 0,
-        privileges=("root",) if root else (),
-        limits=() if root else ("not root: only its own user's processes can be ended and watched",),
+        privileges=privileges.in_words(),
+        limits=offer.limits,
         local=config.local,
     )
 

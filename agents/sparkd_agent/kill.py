@@ -16,6 +16,10 @@ from sparkd_agent.procfs import ProcessRef, ProcFs, Stat
 class Target(Protocol):
     """The processes of one rank, however its runtime knows them."""
 
+    def kill_all(self) -> None:
+        """SIGKILL to all at once, where the kernel can do that."""
+        ...
+
     def members(self) -> list[Stat]:
         """What has not ended yet."""
         ...
@@ -45,6 +49,7 @@ def kill_pass(target: Target, held: Iterable[int] = ()) -> list[Stat]:
     `held` are pidfds of processes of the rank, opened earlier: they work when no descriptor is to be had.
     To be repeated until it returns nothing; a process that was being forked is found by the next pass.
     """
+    target.kill_all()
     for fd in held:
         _send(fd, signal.SIGKILL)
     left = target.members()

@@ -2,7 +2,7 @@
 
 Four marks, because each of them can be missing: descent from the shim (gone with the shim), the variable in
 the environment (overwritten by `setproctitle`), the leader's session (left by `setsid`), and having been seen
-before.
+before. A rank that systemd started has a fifth, which nothing of it can shed: its control group.
 """
 
 import os
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from sparkd_agent.cgroup import Cgroup
 from sparkd_agent.procfs import FOLDER_VARIABLE, ProcessRef, ProcFs, Stat
 from sparkd_agent.runtime.base import RankHandle
 
@@ -26,18 +27,21 @@ class Marks:
     leader: ProcessRef | None
     pipes: tuple[int, ...]
     seen: frozenset[ProcessRef] = frozenset()
+    cgroup: str | None = None
 
     @classmethod
     def of(cls, handle: RankHandle) -> "Marks":
-        return cls(handle.name, str(Path(handle.folder).absolute()), handle.shim, handle.leader, handle.pipes)
+        folder = str(Path(handle.folder).absolute())
+        return cls(handle.name, folder, handle.shim, handle.leader, handle.pipes, cgroup=handle.cgroup)
 
 
 class RankMembers:
-    """The kill path's target for ranks without a cgroup. Never counts the shim, nor this process."""
+    """The kill path's target. Never counts the shim, nor this process."""
 
     def __init__(self, procfs: ProcFs, marks: Marks) -> None:
         self._procfs = procfs
         self._marks = marks
+        self._cgroup = None if marks.cgroup is None else Cgroup(marks.cgroup)
         self._own_pid = os.getpid()
 
     def members(self, *, thorough: bool = True) -> list[Stat]:
@@ -48,7 +52,7 @@ class RankMembers:
         """
         procfs, marks = self._procfs, self._marks
         stats = procfs.stats()
-        found = {}
+        found = {pid: stats[pid] for pid in self._grouped() if pid in stats}
         if marks.shim is not None and _is(stats.get(marks.shim.pid), marks.shim):
             for pid in _descendants(stats, marks.shim.pid):
                 found[pid] = stats[pid]
@@ -67,6 +71,14 @@ class RankMembers:
         self._marks = replace(marks, seen=frozenset(stat.ref for stat in living))
         return living
 
+    def kill_all(self) -> None:
+        if self._cgroup is not None:
+            self._cgroup.kill()
+
+    def close(self) -> None:
+        if self._cgroup is not None:
+            self._cgroup.close()
+
     def owns(self, pid: int) -> bool:
         """Whether the process that has this pid *now* is the rank's.
 
@@ -83,7 +95,11 @@ class RankMembers:
             or _descends(procfs, stat, marks.shim)
             or _in_session(procfs, marks, stat)
             or _is_marked(procfs, marks, pid)
+            or pid in self._grouped()
         )
+
+    def _grouped(self) -> set[int]:
+        return set() if self._cgroup is None else self._cgroup.pids()
 
     def _spared(self, stat: Stat) -> bool:
         return stat.pid == self._own_pid or stat.ref == self._marks.shim

@@ -32,6 +32,7 @@ class ShimRecord:
     mono: float
     wall: float
     pipes: tuple[int, ...] = ()
+    cgroup: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,11 @@ class RankFolder:
     @property
     def essentials(self) -> Path:
         return self.path / "essentials.json"
+
+    @property
+    def unit(self) -> Path:
+        """There from before systemd was asked for a unit."""
+        return self.path / "unit"
 
     def create(self) -> None:
         """The very first act of a start. Raises Spent if the folder was ever made, OSError otherwise."""
@@ -144,6 +150,7 @@ class RankFolder:
             shim=record.shim,
             leader=record.leader,
             pipes=record.pipes,
+            cgroup=record.cgroup,
         )
 
     def exit_record(self) -> ExitRecord | None:

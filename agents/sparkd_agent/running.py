@@ -97,6 +97,10 @@ class RunningRank:
                 await asyncio.gather(task, return_exceptions=True)
 
     @property
+    def handle(self) -> RankHandle:
+        return self._supervisor.handle
+
+    @property
     def view(self) -> RankView:
         return self._supervisor.view
 

@@ -3,9 +3,13 @@
 Run as `python -I -S shim.py FD NAME`; standard library only, because it lives as long as the model does.
 The spec is JSON read from descriptor FD (it may hold secrets; argv is for people who read `ps`).
 
+As a unit of systemd it runs as root although the unit names a user (`no-setuid`): the rank becomes that
+user, and cannot touch what the shim writes of it. The unit has a control group; the rank gets one below it.
+
 Files in the rank's folder, format 1 (read by `rankfolder.py`; later agents must read earlier formats):
 
-    shim.json     {format, name, boot, shim: {pid, starttime}, leader: {pid, starttime}, pipes, mono, wall}
+    shim.json     {format, name, boot, shim: {pid, starttime}, leader: {pid, starttime}, pipes, mono, wall,
+                  cgroup: the unit's, or null}
     exit.json     {format, name, pid, code, signal, error, mono, wall, lost_bytes}; at the leader's end
     log/<offset>  segments; the name is the offset of the first byte in the whole stream, 20 digits
     shim.err      what the shim itself had to say; empty in a good life
@@ -45,6 +49,9 @@ FLUSH_S = 5.0
 RECORD_BYTES = 4096
 RETRY_S = 1.0
 PR_SET_CHILD_SUBREAPER = 36
+CGROUPS = "/sys/fs/cgroup"
+BELOW = "rank"
+"""The rank's own control group, below the unit's, in which the shim stays."""
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """The shim must not end before its rank; SIGKILL for the rank is the agent's business."""
 
@@ -294,6 +301,13 @@ class Writer:
         self._exit = None
 
 
+def hold_folder(folder: str) -> int:
+    """Open and lock it, for as long as this process lives. An agent that looks has it for a moment only."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd
+
+
 def reserve(path: str) -> None:
     """Take the room for a record now: the disk may be full when it is needed. Raises OSError."""
     fd = os.open(f"{path}.tmp", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -319,8 +333,22 @@ def replace_durably(path: str, body: bytes, folder_fd: int) -> None:
     os.fsync(folder_fd)
 
 
-def start_leader(spec: dict[str, Any], out: int, err: int) -> tuple[int, int]:
-    """Fork and exec the rank's leader in a session of its own.
+def own_cgroup() -> str:
+    """The folder of this process's control group in the hierarchy by which systemd tells units apart.
+
+    Version 2, also where it lies beside version 1, has `cgroup.kill`; else version 1's named one.
+    """
+    with open("/proc/self/cgroup", encoding="ascii") as file:
+        paths = {line.split(":")[1]: line.rstrip("\n").split(":", 2)[2] for line in file}
+    for root, name in ((CGROUPS, ""), (f"{CGROUPS}/unified", ""), (f"{CGROUPS}/systemd", "name=systemd")):
+        folder = root + paths.get(name, "/")
+        if paths.get(name, "/") != "/" and os.path.exists(f"{folder}/cgroup.procs"):
+            return folder
+    raise OSError(errno.ENOENT, "systemd gave the shim no control group")
+
+
+def start_leader(spec: dict[str, Any], cgroup: str | None, out: int, err: int) -> tuple[int, int]:
+    """Fork and exec the rank's leader in a session of its own, and in a control group below the shim's.
 
     Returns its pid and a descriptor that yields the text of an exec failure, or ends empty on success.
     """
@@ -328,6 +356,8 @@ def start_leader(spec: dict[str, Any], out: int, err: int) -> tuple[int, int]:
     pid = os.fork()
     if pid == 0:
         try:
+            if cgroup is not None:
+                join_cgroup(f"{cgroup}/{BELOW}")
             become_leader(spec, out, err)
         except OSError as error:
             reason = os.strerror(error.errno or errno.EIO)
@@ -340,6 +370,15 @@ def start_leader(spec: dict[str, Any], out: int, err: int) -> tuple[int, int]:
     return pid, failure_read
 
 
+def join_cgroup(folder: str) -> None:
+    try:
+        os.mkdir(folder)
+        with open(f"{folder}/cgroup.procs", "w", encoding="ascii") as file:
+            file.write("0")
+    except OSError as error:
+        raise RuntimeError(f"no control group {folder!r}: {os.strerror(error.errno or 0)}") from error
+
+
 def become_leader(spec: dict[str, Any], out: int, err: int) -> None:
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -349,10 +388,9 @@ def become_leader(spec: dict[str, Any], out: int, err: int) -> None:
     for number in (*IGNORED, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    if spec.get("gid") is not None:
-        os.setgroups([spec["gid"]])
-        os.setgid(spec["gid"])
     if spec.get("uid") is not None:
+        os.setgroups(spec["groups"])
+        os.setgid(spec["gid"])
         os.setuid(spec["uid"])
     try:
         os.chdir(spec["cwd"])
@@ -367,7 +405,8 @@ class Shim:
     def __init__(self, spec: dict[str, Any]) -> None:
         self._name: str = spec["name"]
         folder: str = spec["folder"]
-        folder_fd: int = spec["folder_fd"]
+        folder_fd: int = spec["folder_fd"] if spec["folder_fd"] is not None else hold_folder(folder)
+        cgroup = own_cgroup() if spec.get("unit") else None
         os.set_inheritable(folder_fd, False)  # the lock on it is this process's alone
         self._chunk_bytes = min(CHUNK_BYTES, spec["line_bytes"])
         self._stuck_at = -1
@@ -392,7 +431,7 @@ class Shim:
         segments = Segments(f"{folder}/log", spec["segment_bytes"], spec["segments"])
         self._writer = Writer(folder, folder_fd, self._name, segments, spec["line_bytes"])
         reserve(f"{folder}/shim.json")
-        self._pid, self._failure = start_leader(spec, *ends)
+        self._pid, self._failure = start_leader(spec, cgroup, *ends)
         passed("shim.1-leader-started")
         record = {
             "format": FORMAT,
@@ -403,6 +442,7 @@ class Shim:
             "pipes": [os.fstat(end).st_ino for end in ends],
             "mono": time.monotonic(),
             "wall": time.time(),
+            "cgroup": cgroup,
         }
         for end in ends:
             os.close(end)
@@ -515,6 +555,8 @@ def main() -> None:
         raise OSError(ctypes.get_errno(), "this kernel has no child subreaper")
     with open(int(sys.argv[1]), "rb") as file:
         spec = json.load(file)
+    if int(sys.argv[1]) == 0:
+        os.open(os.devnull, os.O_RDONLY)  # nothing else may ever become descriptor 0
     try:
         shim = Shim(spec)
     except OSError as error:

@@ -167,6 +167,7 @@ class RankSupervisor:
                 await self._pause()
         finally:
             self._essentials.close()
+            self._target.close()
 
     # Beginning
 
@@ -187,10 +188,15 @@ class RankSupervisor:
     async def _await_record(self) -> None:
         """An agent died between making the folder and hearing from the shim, which may be on its way."""
         deadline = self._now() + self._limits.shim_start_s
-        while self.handle.shim is None and self._folder.locked() and self._now() < deadline:
+        found = self.handle
+        while found.shim is None and self._now() < deadline and (found.coming_up or self._folder.locked()):
             await asyncio.sleep(_POLL_S)
-            self.handle = self._folder.handle()
-        self._target = RankMembers(self._procfs, Marks.of(self.handle))
+            recorded = self._folder.handle()
+            if recorded.shim is not None:
+                found = recorded
+        self.handle = found
+        self._target.close()
+        self._target = RankMembers(self._procfs, Marks.of(found))
 
     def _watch(self, leader: ProcessRef, shim: ProcessRef) -> None:
         missed = self._essentials.hold_noted()

@@ -96,6 +96,8 @@ class Defaults:
     """From the spawn of a shim to its record; it takes 50 ms on an idle machine."""
     shim_exit_s: float = 1.0
     """How long a shim may outlive the last process of its rank before it is ended too."""
+    service_manager_s: float = 10.0
+    """For one answer of systemd, which takes 10 ms; a node that thrashes is slow."""
     kill_repeat_s: float = 0.01
     unkillable_repeat_s: float = 1.0
     orphaned_follower_s: float = 60.0

@@ -23,6 +23,9 @@ class OldList:
     listed: list[Stat]
     owned: bool
 
+    def kill_all(self) -> None:
+        pass
+
     def members(self) -> list[Stat]:
         return self.listed
 

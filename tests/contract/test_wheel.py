@@ -93,7 +93,7 @@ def test_its_metadata_names_what_it_needs_and_what_is_extra(wheel: Path) -> None
 
 def test_the_installed_programs_are_the_wheels(installed: Installed) -> None:
     where = (
-        "import sparkd, sparkd_agent.runtime.process as p; print(sparkd.__file__, p.SHIM, p.SHIM.is_file())"
+        "import sparkd, sparkd_agent.runtime.handover as p; print(sparkd.__file__, p.SHIM, p.SHIM.is_file())"
     )
     module, shim, is_file = installed.run("python", "-c", where).split()
     assert Path(module).is_relative_to(installed.folder)

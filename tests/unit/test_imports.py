@@ -53,7 +53,7 @@ RULES = [
         "the agent shares its node's memory with the model",
         # `sparkd` alone is its version; failpoints are for both daemons.
         (*SHARED, "sparkd.__version__", "sparkd.failpoints", "sparkd_agent"),
-        frozenset({"h11", "msgspec", "psutil"}),
+        frozenset({"h11", "jeepney", "msgspec", "psutil"}),
     ),
     Rule(
         "sparkd",

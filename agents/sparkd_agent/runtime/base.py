@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from sparkd.clock import Instant
 from sparkd.records.rank import RankSpec
+from sparkd_agent.account import Account
 from sparkd_agent.procfs import RANK_VARIABLE, ProcessRef
 
 ALLOWED_ENVIRONMENT: Final = (
@@ -37,9 +38,8 @@ class Launch:
     argv: tuple[str, ...]
     env: dict[str, str]
     cwd: str
-    uid: int | None = None
+    account: Account | None = None
     """None: the agent's own user."""
-    gid: int | None = None
 
 
 def make_launch(
@@ -49,18 +49,26 @@ def make_launch(
     agent_env: Mapping[str, str],
     rank_env: Mapping[str, str],
     cwd: str,
-    uid: int | None = None,
-    gid: int | None = None,
+    account: Account | None = None,
 ) -> Launch:
     """Compose a rank's argv and environment from scratch.
 
     `command` is the engine's own, from the agent's configuration. Later wins: the allow-list out of the
-    agent's environment, `[rank.env]` of the node, the spec, its secrets, and the rank's name, which nothing
-    overrides.
+    agent's environment, whose the rank is, `[rank.env]` of the node, the spec, its secrets, and the rank's
+    name, which nothing overrides.
     """
     allowed = {name: agent_env[name] for name in ALLOWED_ENVIRONMENT if name in agent_env}
-    env = {"PATH": DEFAULT_PATH, **allowed, **rank_env, **spec.env, **spec.secrets, RANK_VARIABLE: spec.name}
-    return Launch(argv=command + spec.args, env=env, cwd=cwd, uid=uid, gid=gid)
+    own = {} if account is None else account.environment
+    env = {
+        "PATH": DEFAULT_PATH,
+        **allowed,
+        **own,
+        **rank_env,
+        **spec.env,
+        **spec.secrets,
+        RANK_VARIABLE: spec.name,
+    }
+    return Launch(argv=command + spec.args, env=env, cwd=cwd, account=account)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,8 @@ class RankHandle:
     """One rank as its runtime knows it; plain data, so that a ledger can keep it.
 
     `shim` and `leader` are None for a rank that has a folder but no record: it was never started, or its shim
-    is just coming up. `pipes` are the inodes of the pipes that the rank's stdout and stderr were.
+    is just coming up. `pipes` are the inodes of the pipes that the rank's stdout and stderr were. `cgroup` is
+    the folder of the group that holds shim and rank, for a rank that systemd started.
     """
 
     name: str
@@ -78,6 +87,9 @@ class RankHandle:
     shim: ProcessRef | None = None
     leader: ProcessRef | None = None
     pipes: tuple[int, ...] = ()
+    cgroup: str | None = None
+    coming_up: bool = False
+    """Something was asked to start the shim and may still do so: wait for its record."""
 
 
 class Runtime(Protocol):
@@ -98,4 +110,8 @@ class Runtime(Protocol):
 
     def forget(self, name: str) -> None:
         """Remove the rank's records and log. From then on only the ledger prevents a second start."""
+        ...
+
+    def close(self) -> None:
+        """The agent ends; what runs lives on."""
         ...

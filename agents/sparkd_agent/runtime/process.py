@@ -3,17 +3,13 @@
 import asyncio
 import contextlib
 import fcntl
-import json
 import os
 import signal
 import sys
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from sparkd.clock import Instant
-from sparkd.errors import RankNotStarted, StateCorrupt, StateTooNew
+from sparkd.errors import RankNotStarted
 from sparkd.failpoints import VARIABLE as FAILPOINTS
 from sparkd.failpoints import passed
 from sparkd.records.defaults import DEFAULTS, Defaults
@@ -21,12 +17,18 @@ from sparkd.records.names import parse_rank_name
 from sparkd.records.rank import RankSpec
 from sparkd_agent.kill import kill_exactly, kill_pass
 from sparkd_agent.members import Marks, RankMembers
-from sparkd_agent.procfs import FOLDER_VARIABLE, RANK_VARIABLE, ProcFs
+from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.runtime.base import Launch, RankHandle
+from sparkd_agent.runtime.handover import (
+    keep_key,
+    recorded,
+    shim_answer,
+    shim_spec,
+    shim_words,
+    spec_file,
+)
 
-KEY_VARIABLE: Final = "VLLM_API_KEY"
-SHIM: Final = Path(__file__).parent.parent / "shim.py"
 _SPEC_FD: Final = 3
 _LOCK_FD: Final = 4
 _ABOVE: Final = 10
@@ -48,14 +50,13 @@ class ProcessRuntime:
             passed("agent.5-folder")
             folder.create()
             passed("agent.6-folder-made")
-            if (key := spec.secrets.get(KEY_VARIABLE)) is not None:
-                folder.keep_key(key)
+            keep_key(folder, spec)
             answer_read, answer_write = os.pipe2(os.O_CLOEXEC)
         except OSError as error:
             raise RankNotStarted(f"{spec.name}: no folder could be made for it: {error}") from error
         try:
             try:
-                pid = self._spawn(folder, self._shim_spec(folder, spec, launch), answer_write)
+                pid = self._spawn(folder, spec, launch, answer_write)
             except OSError as error:
                 raise RankNotStarted(f"{spec.name}: no shim could be started: {error}") from error
             finally:
@@ -63,7 +64,7 @@ class ProcessRuntime:
             self._watch_child(pid)
             passed("agent.7-shim-spawned")
             try:
-                handle = await self._answer(folder, answer_read)
+                handle = await shim_answer(folder, answer_read, self._limits.shim_start_s)
             except BaseException:
                 await self._abandon(folder, pid)
                 raise
@@ -79,10 +80,11 @@ class ProcessRuntime:
         paths = (
             path for path in sorted(self._ranks.iterdir()) if parse_rank_name(path.name) and path.is_dir()
         )
-        return [_handle(RankFolder(path)) for path in paths]
+        folders = map(RankFolder, paths)
+        return [recorded(folder) for folder in folders if not folder.unit.exists()]
 
     async def stop(self, handle: RankHandle) -> None:
-        if handle.shim is not None:
+        if handle.shim is not None and handle.boot == self._procfs.boot_id():
             kill_exactly(self._procfs, handle.shim)
         deadline = asyncio.get_running_loop().time() + self._limits.shim_exit_s
         while handle.shim is not None and handle.shim.pid in self._children:
@@ -99,38 +101,11 @@ class ProcessRuntime:
         for pid in tuple(self._children):
             self._unwatch(pid)
 
-    def _shim_spec(self, folder: RankFolder, spec: RankSpec, launch: Launch) -> bytes:
-        # json, not msgspec: bytes that are no UTF-8 travel as lone surrogates.
-        line_bytes = min(self._limits.log_line_bytes, self._limits.log_segment_bytes // 4)
-        segments = max(
-            2, min(self._limits.log_segments, spec.log_cap_bytes // self._limits.log_segment_bytes)
-        )
-        body = {
-            "name": spec.name,
-            "folder": str(folder.path.absolute()),
-            "folder_fd": _LOCK_FD,
-            "argv": launch.argv,
-            "env": {
-                **launch.env,
-                RANK_VARIABLE: spec.name,
-                FOLDER_VARIABLE: str(folder.path.absolute()),
-            },
-            "cwd": launch.cwd,
-            "uid": launch.uid,
-            "gid": launch.gid,
-            "segment_bytes": self._limits.log_segment_bytes,
-            "segments": segments,
-            "line_bytes": line_bytes,
-        }
-        return json.dumps(body).encode()
-
-    def _spawn(self, folder: RankFolder, spec: bytes, answer: int) -> int:
+    def _spawn(self, folder: RankFolder, spec: RankSpec, launch: Launch, answer: int) -> int:
         """Start the shim; no environment but failpoints, no argument but the rank's name."""
         with contextlib.ExitStack() as opened:
-            spec_fd = os.memfd_create("sparkd-spec", os.MFD_CLOEXEC)
+            spec_fd = spec_file(shim_spec(folder, spec, launch, self._limits, folder_fd=_LOCK_FD))
             opened.callback(os.close, spec_fd)
-            os.write(spec_fd, spec)
-            os.lseek(spec_fd, 0, os.SEEK_SET)
             lock_fd = folder.lock()
             opened.callback(os.close, lock_fd)
             actions = []
@@ -142,7 +117,7 @@ class ProcessRuntime:
             armed = os.environ.get(FAILPOINTS)
             return os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", str(SHIM), str(_SPEC_FD), folder.name],
+                shim_words(_SPEC_FD, folder.name),
                 {FAILPOINTS: armed} if armed else {},
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -153,24 +128,6 @@ class ProcessRuntime:
                 setsigmask=(),
                 setsigdef=(signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
             )
-
-    async def _answer(self, folder: RankFolder, answer: int) -> RankHandle:
-        """Wait for the shim to say that its record is written."""
-        loop = asyncio.get_running_loop()
-        readable: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(answer, _settle, readable)
-        try:
-            await asyncio.wait_for(readable, self._limits.shim_start_s)
-        except TimeoutError:
-            raise RankNotStarted(
-                f"{folder.name}: its shim gave no sign of life for {self._limits.shim_start_s:.0f} s"
-            ) from None
-        finally:
-            loop.remove_reader(answer)
-        error = _error_of(os.read(answer, 1 << 16))
-        if error is not None:
-            raise RankNotStarted(f"{folder.name}: its shim failed: {error or _last_line(folder)}")
-        return folder.handle()
 
     async def _abandon(self, folder: RankFolder, pid: int) -> None:
         """Nothing of a rank that was reported as not started may run, nor begin to run later."""
@@ -196,34 +153,3 @@ class ProcessRuntime:
         fd = self._children.pop(pid)
         asyncio.get_running_loop().remove_reader(fd)
         os.close(fd)
-
-
-def _settle(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-def _handle(folder: RankFolder) -> RankHandle:
-    try:
-        return folder.handle()
-    except StateTooNew:
-        raise
-    except StateCorrupt:
-        return RankHandle(folder.name, str(folder.path), boot="", started=Instant(0.0, 0.0))
-
-
-def _error_of(answer: bytes) -> str | None:
-    """None for a shim that started; the text, possibly empty, for one that did not."""
-    try:
-        return msgspec.json.decode(answer, type=_Answer).error
-    except msgspec.MsgspecError:
-        return ""
-
-
-class _Answer(msgspec.Struct):
-    error: str | None = None
-
-
-def _last_line(folder: RankFolder) -> str:
-    lines = (folder.path / "shim.err").read_text(errors="replace").splitlines()
-    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,59 @@
+"""The control group of a rank that systemd started: what is in it, and the kernel's own way to end it.
+
+The shim stays in the unit's own group and moves its rank into a group below it, `rank`: so `cgroup.kill`
+(version 2) ends everything of the rank at once and leaves the witness of its exit alive. On version 1, which
+has no such file, the kill path signals what `cgroup.procs` lists, again and again.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+CGROUP_ROOT: Final = "/sys/fs/cgroup"
+BELOW: Final = "rank"
+"""As in `shim.py`, which must do without this module."""
+
+
+class Cgroup:
+    """`folder` is the unit's own group. A group that is gone is empty, never an error."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._kill = -1
+        # Opened now: the kill path must do without new files where it can.
+        with contextlib.suppress(OSError):
+            self._kill = os.open(f"{folder}/{BELOW}/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
+
+    def pids(self) -> set[int]:
+        """Everything in the unit's group and below, the shim too."""
+        found: set[int] = set()
+        for folder, _, files in os.walk(self._folder):
+            if "cgroup.procs" in files:
+                with contextlib.suppress(OSError):
+                    found.update(map(int, Path(folder, "cgroup.procs").read_text().split()))
+        return found
+
+    def kill(self) -> bool:
+        """SIGKILL to the rank, the shim spared; False where the kernel offers no such thing."""
+        if self._kill < 0:
+            return False
+        try:
+            os.write(self._kill, b"1")
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        if self._kill >= 0:
+            os.close(self._kill)
+            self._kill = -1
+
+
+def folder_of(control_group: str, root: str = CGROUP_ROOT) -> str | None:
+    """Where the group that systemd names lies: version 2, beside version 1, or in its own of version 1."""
+    for hierarchy in ("", "/unified", "/systemd"):
+        folder = f"{root}{hierarchy}{control_group}"
+        if control_group.strip("/") and Path(folder, "cgroup.procs").exists():
+            return folder
+    return None

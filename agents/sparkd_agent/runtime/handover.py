@@ -1,0 +1,124 @@
+"""What an agent and a new shim tell each other: the spec in a memory file, the record back through a pipe.
+
+The spec holds secrets. It is in no argument, no environment and on no disk; systemd gets a descriptor.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from sparkd.clock import Instant
+from sparkd.errors import RankNotStarted, StateCorrupt, StateTooNew
+from sparkd.records.defaults import Defaults
+from sparkd.records.rank import RankSpec
+from sparkd_agent.procfs import FOLDER_VARIABLE, RANK_VARIABLE
+from sparkd_agent.rankfolder import RankFolder
+from sparkd_agent.runtime.base import Launch, RankHandle
+
+KEY_VARIABLE: Final = "VLLM_API_KEY"
+SHIM: Final = Path(__file__).parent.parent / "shim.py"
+
+
+def keep_key(folder: RankFolder, spec: RankSpec) -> None:
+    """Before the rank exists, or a crash would lose it. Raises OSError."""
+    if (key := spec.secrets.get(KEY_VARIABLE)) is not None:
+        folder.keep_key(key)
+
+
+def shim_words(spec_fd: int, name: str) -> list[str]:
+    return [sys.executable, "-I", "-S", str(SHIM), str(spec_fd), name]
+
+
+def shim_spec(
+    folder: RankFolder, spec: RankSpec, launch: Launch, limits: Defaults, *, folder_fd: int | None
+) -> bytes:
+    """`folder_fd`: the descriptor in the shim that has the folder's lock; None: the shim is a unit's."""
+    # json, not msgspec: bytes that are no UTF-8 travel as lone surrogates.
+    account = launch.account
+    segments = max(2, min(limits.log_segments, spec.log_cap_bytes // limits.log_segment_bytes))
+    body = {
+        "name": spec.name,
+        "folder": str(folder.path.absolute()),
+        "folder_fd": folder_fd,
+        "unit": folder_fd is None,
+        "argv": launch.argv,
+        "env": {
+            **launch.env,
+            RANK_VARIABLE: spec.name,
+            FOLDER_VARIABLE: str(folder.path.absolute()),
+        },
+        "cwd": launch.cwd,
+        "uid": None if account is None else account.uid,
+        "gid": None if account is None else account.gid,
+        "groups": () if account is None else account.groups,
+        "segment_bytes": limits.log_segment_bytes,
+        "segments": segments,
+        "line_bytes": min(limits.log_line_bytes, limits.log_segment_bytes // 4),
+    }
+    return json.dumps(body).encode()
+
+
+def spec_file(body: bytes) -> int:
+    """A descriptor of a file in memory that holds the spec, at its beginning."""
+    fd = os.memfd_create("sparkd-spec", os.MFD_CLOEXEC)
+    os.write(fd, body)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+async def shim_answer(folder: RankFolder, answer: int, patience_s: float) -> RankHandle:
+    """Wait for the shim to say through the pipe that its record is written. Raises RankNotStarted."""
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(answer, _settle, readable)
+    try:
+        await asyncio.wait_for(readable, patience_s)
+    except TimeoutError:
+        raise RankNotStarted(f"{folder.name}: its shim gave no sign of life for {patience_s:.0f} s") from None
+    finally:
+        loop.remove_reader(answer)
+    error = _error_of(os.read(answer, 1 << 16))
+    if error is not None:
+        raise RankNotStarted(f"{folder.name}: its shim failed: {error or _last_line(folder)}")
+    return folder.handle()
+
+
+def recorded(folder: RankFolder) -> RankHandle:
+    """The rank as its folder knows it; one without known processes if the record cannot be read.
+
+    Raises StateTooNew for a record of a later format.
+    """
+    try:
+        return folder.handle()
+    except StateTooNew:
+        raise
+    except StateCorrupt:
+        return RankHandle(folder.name, str(folder.path), boot="", started=Instant(0.0, 0.0))
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _error_of(answer: bytes) -> str | None:
+    """None for a shim that started; the text, possibly empty, for one that did not."""
+    try:
+        return msgspec.json.decode(answer, type=_Answer).error
+    except msgspec.MsgspecError:
+        return ""
+
+
+class _Answer(msgspec.Struct):
+    error: str | None = None
+
+
+def _last_line(folder: RankFolder) -> str:
+    errors = folder.path / "shim.err"
+    lines = errors.read_text(errors="replace").splitlines() if errors.exists() else []
+    return lines[-1] if lines else "it said nothing"
