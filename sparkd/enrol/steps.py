@@ -51,6 +51,8 @@ class Goal:
     cluster: Cluster
     config: Mapping[str, Mapping[str, Any]]
     """Sections of agent.toml that are ours; what else stands in the file is the owner's and stays."""
+    asked: frozenset[str] = frozenset()
+    """Sections that a person asked for in this command: they replace what stands there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,11 @@ def plan(probe: Probe, goal: Goal, now: float) -> tuple[Step, ...]:
             "/etc/sparkd/node-id: a new id" if agent.node_id is None else "/etc/sparkd/node-id: a fresh id",
         ),
         _certificate(probe, goal, now),
-        _step("config", config_is(agent.config, goal.config), f"{CONFIG_FILE}: {', '.join(goal.config)}"),
+        _step(
+            "config",
+            config_is(agent.config, goal.config, goal.asked),
+            f"{CONFIG_FILE}: {', '.join(goal.config)}",
+        ),
         _step("unit", agent.unit == goal.unit, f"{UNIT_FILE}: the agent as a service"),
         _step("link", agent.current == goal.folder, f"{AGENT_FOLDER}/current -> {goal.folder}"),
     ]
@@ -145,21 +151,28 @@ def plan(probe: Probe, goal: Goal, now: float) -> tuple[Step, ...]:
     return (*steps, _step("start", settled, change), Step("verify", done=False))
 
 
-def config_is(config: Mapping[str, Any] | None, wanted: Mapping[str, Mapping[str, Any]]) -> bool:
+def config_is(
+    config: Mapping[str, Any] | None,
+    wanted: Mapping[str, Mapping[str, Any]],
+    asked: frozenset[str] = frozenset(),
+) -> bool:
     """Whether a file holds all that is ours; of the owner's sections only whether they are there."""
-    return config is not None and merge_config(config, wanted) == dict(config)
+    return config is not None and merge_config(config, wanted, asked) == dict(config)
 
 
 def merge_config(
-    config: Mapping[str, Any], wanted: Mapping[str, Mapping[str, Any]]
+    config: Mapping[str, Any],
+    wanted: Mapping[str, Mapping[str, Any]],
+    asked: frozenset[str] = frozenset(),
 ) -> dict[str, dict[str, Any]]:
     """The file as it shall be: `node`, `coordinator` and `state` are ours, key by key. Of everything else the
-    owner's word stays, and what was found counts only where the owner said nothing.
+    owner's word stays, and what was found counts only where the owner said nothing; `asked` are sections that
+    a person asked for just now.
     """
     merged = {name: dict(section) for name, section in config.items() if isinstance(section, dict)}
     for name, section in wanted.items():
         mine = merged.get(name, {})
-        if name in ("coordinator", "state"):
+        if name in {"coordinator", "state", *asked}:
             merged[name] = {**mine, **section}
         elif name == "node":
             own = {key: section[key] for key in ("id", "name") if key in section}

@@ -1,6 +1,6 @@
 """What the coordinator answers to a command, and to a question for log lines."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sparkd.records.status import DeploymentStatus
@@ -37,3 +37,26 @@ class Problem:
     code: str = ""
     differences: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Who belongs to a coordinator, and what a node needs to meet it."""
+
+    holder: str
+    agent_urls: tuple[str, ...]
+    """Where agents dial to, the best address first."""
+    authority: str
+    """The certificate that both sides trust, PEM."""
+    nodes: dict[str, str] = field(default_factory=dict)
+    """Enrolled: id -> name."""
+    revoked: tuple[str, ...] = ()
+    """Ids of nodes that were removed; none is used again."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEnrolled:
+    id: str
+    name: str
+    certificate: str
+    """Of the node, PEM."""
