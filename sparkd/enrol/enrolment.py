@@ -164,9 +164,7 @@ def config_of(
         "coordinator": {
             "urls": list(cluster.urls),
             "holder": cluster.holder,
-            "authority": f"{TLS_FOLDER}/ca.crt",
-            "certificate": f"{TLS_FOLDER}/node.crt",
-            "key": f"{TLS_FOLDER}/node.key",
+            "identity": TLS_FOLDER,
         },
         "state": {"dir": "/var/lib/sparkd/agent", "socket": "/run/sparkd/agent.sock"},
     }
