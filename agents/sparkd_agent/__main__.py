@@ -21,6 +21,7 @@ from sparkd.errors import Conflict, SparkdError, UsageError
 from sparkd_agent import privileges
 from sparkd_agent.config import AgentConfig, read_config
 from sparkd_agent.daemon import Agent
+from sparkd_agent.identity import Identity
 from sparkd_agent.ledger import open_ledger
 from sparkd_agent.link import Link
 from sparkd_agent.local_socket import LocalSocket, ask
@@ -117,7 +118,8 @@ def run(config: AgentConfig) -> None:
 
 async def _serve(config: AgentConfig) -> None:
     procfs = ProcFs()
-    token = config.token_file.read_text().strip()
+    identity = Identity(config.identity) if config.identity is not None else None
+    token = config.token_file.read_text().strip() if config.token_file is not None else None
     held = privileges.look()
     offered = privileges.offer(config, held)
     for limit in offered.limits:
@@ -137,7 +139,7 @@ async def _serve(config: AgentConfig) -> None:
         ledger=ledger,
         shm=ShmJanitor(procfs),
     )
-    link = Link(agent, config.urls, token)
+    link = Link(agent, config.urls, token=token, identity=identity)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

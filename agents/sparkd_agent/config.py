@@ -4,6 +4,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from sparkd.errors import UsageError
 
@@ -33,11 +34,15 @@ class AgentConfig:
     fabric_interface: str | None
     local: bool
     urls: tuple[str, ...]
-    token_file: Path
+    """Tried in turn; https, or http on this very machine."""
     holder: str
     engines: dict[str, EngineConfig]
     model_roots: tuple[str, ...]
     state: Path
+    token_file: Path | None = None
+    """With http only."""
+    identity: Path | None = None
+    """With https: the folder of ca.crt, node.crt and node.key; the agent renews node.crt there."""
     socket: Path | None = None
     rank_env: dict[str, str] = field(default_factory=dict)
     rank_user: str | None = None
@@ -50,7 +55,7 @@ class AgentConfig:
 
 _SECTIONS = {
     "node": {"id", "name", "address", "fabric_address", "fabric_interface", "local"},
-    "coordinator": {"urls", "token_file", "holder"},
+    "coordinator": {"urls", "token_file", "identity", "holder"},
     "engine": None,
     "models": {"roots"},
     "state": {"dir", "socket"},
@@ -81,7 +86,7 @@ def read_config(path: Path) -> AgentConfig:
         fabric_interface=node.get("fabric_interface"),
         local=bool(node.get("local", False)),
         urls=_texts(path, coordinator, "coordinator", "urls"),
-        token_file=Path(_text(path, coordinator, "coordinator", "token_file")),
+        **_credentials(path, coordinator),
         holder=_text(path, coordinator, "coordinator", "holder"),
         engines=_engines(path, document.get("engine", {})),
         model_roots=_texts(path, document.get("models", {}), "models", "roots", required=False),
@@ -92,6 +97,22 @@ def read_config(path: Path) -> AgentConfig:
         rank_group=_optional(path, rank, "rank", "group"),
         rank_runtime=_runtime(path, rank),
     )
+
+
+def _credentials(path: Path, coordinator: dict[str, Any]) -> dict[str, Path]:
+    """A token over http, and only to this very machine; a certificate over https."""
+    urls = [urlsplit(url) for url in _texts(path, coordinator, "coordinator", "urls")]
+    schemes = {url.scheme for url in urls}
+    if schemes == {"https"}:
+        return {"identity": Path(_text(path, coordinator, "coordinator", "identity"))}
+    if schemes != {"http"}:
+        raise UsageError(f"{path}: coordinator.urls: all http:// or all https://")
+    for url in urls:
+        if not (url.hostname or "").startswith("127.") and url.hostname not in ("localhost", "::1"):
+            raise UsageError(
+                f"{path}: coordinator.urls: {url.geturl()} would send the token over a network: use https"
+            )
+    return {"token_file": Path(_text(path, coordinator, "coordinator", "token_file"))}
 
 
 def _check_keys(path: Path, document: dict[str, Any]) -> None:

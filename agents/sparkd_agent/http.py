@@ -2,13 +2,13 @@
 
 import asyncio
 import ssl as tls
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import h11
 
-from sparkd.errors import AnswerBroken, NotAnswered, NotConnected
+from sparkd.errors import AnswerBroken, CertificateRefused, NotAnswered, NotConnected
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.rank import Address
 
@@ -42,12 +42,21 @@ class Connection:
     """A connection that is kept between requests and made anew when it was lost. One request at a time.
 
     A request is never sent twice: a kept connection is looked at before it is used, and one that breaks
-    later raises. `ssl`: the context of a TLS connection; None speaks plain HTTP.
+    later raises. `ssl`: the context of a TLS connection; None speaks plain HTTP. `check` sees the other end's
+    certificate before anything is sent, and raises CertificateRefused.
     """
 
-    def __init__(self, address: Address, *, ssl: tls.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        ssl: tls.SSLContext | None = None,
+        check: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> None:
         self.address = address
         self._ssl = ssl
+        self._check = check
+        self._heard = False
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._state = h11.Connection(h11.CLIENT)
@@ -79,7 +88,8 @@ class Connection:
         """One exchange, connecting included, within `timeout_s` seconds.
 
         Raises `NotConnected` (nothing was sent), `NotAnswered` (sent, and no whole answer in time) or
-        `AnswerBroken` (broken off, no HTTP, or a body above `max_body` bytes). Any status is an answer.
+        `AnswerBroken` (broken off, no HTTP, or a body above `max_body` bytes). Any status is an answer. With
+        TLS also `CertificateRefused`, by either end.
         """
         whole = False
         connected = False
@@ -103,11 +113,25 @@ class Connection:
                 f"{self.address} answered {method} {path} with no valid HTTP: {error}"
             ) from error
         except OSError as error:
-            raise AnswerBroken(f"{self.address} broke off {method} {path}: {_reason(error)}") from error
+            raise self._broken(method, path, error) from error
         finally:
             if not whole:
                 self.close()
         return response
+
+    def _broken(self, method: str, path: str, error: OSError) -> AnswerBroken | CertificateRefused:
+        """With TLS 1.3 a client learns only after its handshake that it was refused: by an alert at its first
+        read, or by a reset where the alert was lost.
+        """
+        if isinstance(error, tls.SSLError) and "ALERT" in (error.reason or ""):
+            said = (error.reason or "").rpartition("ALERT_")[2].replace("_", " ").lower()
+            return CertificateRefused(f"certificate refused: {self.address} says: {said}")
+        if self._ssl is not None and not self._heard:
+            return CertificateRefused(
+                f"certificate refused, or {self.address} has just ended: it closed the connection before its "
+                f"first answer"
+            )
+        return AnswerBroken(f"{self.address} broke off {method} {path}: {_reason(error)}")
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._reader is not None and self._writer is not None:
@@ -122,9 +146,17 @@ class Connection:
         except TimeoutError:
             limit = DEFAULTS.agent_connect_timeout_s
             raise NotConnected(f"{self.address} does not take connections within {limit:g} s") from None
+        except tls.SSLCertVerificationError as error:
+            why = error.verify_message or error.reason
+            raise CertificateRefused(f"certificate refused: that of {self.address}: {why}") from error
+        except tls.SSLError as error:
+            raise NotConnected(f"{self.address} speaks no TLS with us: {error.reason or error}") from error
         except OSError as error:
             raise NotConnected(f"{self.address} cannot be reached: {_reason(error)}") from error
         self._state = h11.Connection(h11.CLIENT)
+        self._heard = False
+        if self._check is not None:
+            self._check(self._writer.get_extra_info("peercert"))
         return self._reader, self._writer
 
     async def _send(
@@ -146,7 +178,11 @@ class Connection:
         while True:
             event = self._state.next_event()
             if event is h11.NEED_DATA:
-                self._state.receive_data(await reader.read(_READ_BYTES))
+                data = await reader.read(_READ_BYTES)
+                if not data and self._ssl is not None and not self._heard:
+                    raise ConnectionResetError
+                self._heard = True
+                self._state.receive_data(data)
             elif isinstance(event, h11.Response):
                 status = event.status_code
                 headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}

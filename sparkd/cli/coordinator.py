@@ -15,19 +15,26 @@ def run(
     agents: Annotated[
         str, typer.Option("--agents", metavar="HOST:PORT", help="For agents.")
     ] = "127.0.0.1:7071",
+    rest_socket: Annotated[
+        Path | None,
+        typer.Option("--rest-socket", help="A unix socket for people besides.", show_default=False),
+    ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option("--token-file", help="The token that every request carries.", show_default=False),
+        typer.Option(
+            "--token-file",
+            help="One token for people and agents, where `sparkd init` made no certificates.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Run the coordinator in the foreground, until SIGTERM or Ctrl-C."""
+    from sparkd.coordinator.serve import has_authority
     from sparkd.coordinator.serve import run as serve
     from sparkd.paths import find_paths
 
     state = find_paths().state
-    serve(
-        state_dir=state_dir or state / "coordinator",
-        rest=rest,
-        agents=agents,
-        token_file=token_file or state / "token",
-    )
+    folder = state_dir or state / "coordinator"
+    if token_file is None and not has_authority(folder):
+        token_file = state / "token"
+    serve(state_dir=folder, rest=rest, agents=agents, token_file=token_file, rest_socket=rest_socket)

@@ -8,7 +8,7 @@ from fastapi import Body, FastAPI, Header, Query, Response
 from fastapi.responses import StreamingResponse
 
 import sparkd
-from sparkd.coordinator import metrics, view
+from sparkd.coordinator import metrics
 from sparkd.coordinator.logs import LogReader
 from sparkd.coordinator.planner import plan_now
 from sparkd.coordinator.problems import answer_with_problems
@@ -79,7 +79,7 @@ def _add_reads(app: FastAPI, reconciler: Reconciler, store: Store) -> None:
 
     @app.get("/v1/nodes", response_model=list[NodeStatus])
     async def get_nodes() -> Response:
-        return _Json(view.node_statuses(reconciler.fleet))
+        return _Json(reconciler.status().nodes)
 
     @app.get("/v1/deployments", response_model=list[DeploymentStatus])
     async def get_deployments() -> Response:
@@ -136,12 +136,12 @@ def _add_commands(app: FastAPI, reconciler: Reconciler) -> None:
     @app.post("/v1/nodes/{name}/drain", response_model=list[NodeStatus])
     async def drain_node(name: str) -> Response:
         reconciler.drain(name, drained=True)
-        return _Json(view.node_statuses(reconciler.fleet))
+        return _Json(reconciler.status().nodes)
 
     @app.post("/v1/nodes/{name}/resume", response_model=list[NodeStatus])
     async def resume_node(name: str) -> Response:
         reconciler.drain(name, drained=False)
-        return _Json(view.node_statuses(reconciler.fleet))
+        return _Json(reconciler.status().nodes)
 
     @app.post("/v1/plan", response_model=Plan)
     async def post_plan(name: Annotated[str, Body()], intent: Annotated[Intent, Body()]) -> Response:

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1 with head and body of an answer in one write.
+"""A transport that lets head and body of an answer leave in one write.
 
 uvicorn writes them one after the other, so whoever waits wakes twice: an idle agent, which does nothing but
 beat, a third more often than it must, and the coordinator makes twice the system calls for each beat.
@@ -6,14 +6,6 @@ beat, a third more often than it must, and the coordinator makes twice the syste
 
 import asyncio
 from typing import Any
-
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
-
-class GatheredH11(H11Protocol):
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        # As narrow as uvicorn's own: it serves streams only.
-        super().connection_made(Gathering(transport, self.loop))
 
 
 class Gathering(asyncio.Transport):

@@ -1,13 +1,15 @@
-"""What stands before every handler of both servers: bearer tokens and bounded bodies. Plain ASGI."""
+"""What stands before every handler of both servers: who may come in, and bounded bodies. Plain ASGI."""
 
 import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from sparkd.coordinator.problems import MEDIA_TYPE, problem
-from sparkd.errors import SparkdError, TooLarge, Unauthorized
+from sparkd.coordinator.tokens import Scope as TokenScope
+from sparkd.coordinator.tokens import Tokens, allows
+from sparkd.errors import Forbidden, SparkdError, TooLarge, Unauthorized
 from sparkd.records.defaults import Defaults
 
 Scope = MutableMapping[str, Any]
@@ -15,36 +17,29 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Gate = Callable[[Scope], None]
+"""Raises a SparkdError for a request that may not come in; sees nothing of its body."""
+
+OPEN_PATHS: Final = frozenset({"/healthz"})
+_READS: Final = frozenset({"/v1/plan", "/v1/preflight"})
+"""POST only because their question is long: they change nothing."""
 
 
 class Guard:
-    """Lets a request through that carries the token (`open_paths` need none) and whose body stays bounded."""
-
-    def __init__(
-        self,
-        app: App,
-        token: str,
-        limits: Defaults,
-        *,
-        open_paths: frozenset[str] = frozenset(),
-    ) -> None:
+    def __init__(self, app: App, gate: Gate, limits: Defaults) -> None:
         self._app = app
-        self._expected = f"Bearer {token}".encode()
-        self._open_paths = open_paths
+        self._gate = gate
         self._body_bytes = limits.body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        given = headers.get(b"authorization", b"")
-        if scope["path"] not in self._open_paths and not hmac.compare_digest(given, self._expected):
-            await _refuse(send, Unauthorized("a valid bearer token is needed"))
-            return
-        length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > self._body_bytes:
-            await _refuse(send, TooLarge(f"a request body may hold {self._body_bytes} bytes"))
+        try:
+            self._gate(scope)
+            self._check_length(dict(scope["headers"]).get(b"content-length", b"0"))
+        except SparkdError as error:
+            await _refuse(send, error)
             return
         received = 0
 
@@ -53,10 +48,59 @@ class Guard:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self._body_bytes:
-                raise TooLarge(f"a request body may hold {self._body_bytes} bytes")
+                raise self._too_large()
             return message
 
         await self._app(scope, bounded, send)
+
+    def _check_length(self, told: bytes) -> None:
+        if not told.isdigit() or int(told) > self._body_bytes:
+            raise self._too_large()
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"a request body may hold {self._body_bytes} bytes")
+
+
+def rest_gate(tokens: Tokens) -> Gate:
+    """A bearer token whose scope is wide enough; `/healthz` alone is open."""
+
+    def gate(scope: Scope) -> None:
+        if scope["path"] in OPEN_PATHS:
+            return
+        held = tokens.scope_of(_bearer(scope))
+        if held is None:
+            raise Unauthorized("a valid bearer token is needed")
+        wanted = wanted_scope(scope["method"], scope["path"])
+        if not allows(held, wanted):
+            raise Forbidden(
+                f"this token may only {held}: {scope['method']} {scope['path']} needs scope {wanted}"
+            )
+
+    return gate
+
+
+def wanted_scope(method: str, path: str) -> TokenScope:
+    """Reading needs `read`; deciding which machines belong here `admin`; everything else `operate`."""
+    if method in ("GET", "HEAD") or path in _READS:
+        return "read"
+    is_drain = path.endswith(("/drain", "/resume"))
+    return "admin" if path.startswith("/v1/nodes") and not is_drain else "operate"
+
+
+def shared_token_gate(token: str) -> Gate:
+    """One token for all agents: those of a local set, which run as one user on one machine."""
+    expected = token.encode()
+
+    def gate(scope: Scope) -> None:
+        if not hmac.compare_digest(_bearer(scope), expected):
+            raise Unauthorized("a valid bearer token is needed")
+
+    return gate
+
+
+def _bearer(scope: Scope) -> bytes:
+    given: bytes = dict(scope["headers"]).get(b"authorization", b"")
+    return given.removeprefix(b"Bearer ") if given.startswith(b"Bearer ") else b""
 
 
 async def _refuse(send: Send, error: SparkdError) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -51,7 +51,9 @@ class Reconciler:
         limits: Defaults = DEFAULTS,
         on_superseded: Callable[[str], None] = lambda _: None,
         pulse: SendPulse = send_pulse,
+        refused: Mapping[str, view.Refusal] | None = None,
     ) -> None:
+        """`refused`: nodes, by id, whose certificates are not accepted, as they come and go."""
         self.fleet = fleet
         self.events = EventLog(store.events())
         self._store = store
@@ -66,6 +68,7 @@ class Reconciler:
         self._errands: dict[str, asyncio.Future[TaskResult]] = {}
         self._log_readers: dict[str, set[asyncio.Queue[LogChunk]]] = {}
         self.storage_error: str | None = None
+        self._refused = {} if refused is None else refused
         self._closing = False
 
     # Agents.
@@ -219,7 +222,7 @@ class Reconciler:
         return self._clock.now()
 
     def status(self) -> Status:
-        told = view.status(self.fleet, self.now(), self.key_files())
+        told = view.status(self.fleet, self.now(), self.key_files(), self._refused)
         if self.storage_error is None:
             return told
         why = self.storage_error

@@ -3,50 +3,90 @@
 import asyncio
 import contextlib
 import fcntl
-import ipaddress
-import json
 import logging
 import os
 import secrets
 import signal
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import uvicorn
 
 from sparkd.clock import SystemClock
 from sparkd.coordinator.agent_api import agent_app
 from sparkd.coordinator.app import rest_app
-from sparkd.coordinator.gathered import GatheredH11
-from sparkd.coordinator.guard import App, Guard
+from sparkd.coordinator.guard import Guard, rest_gate, shared_token_gate
 from sparkd.coordinator.keys import KeyRing
+from sparkd.coordinator.listen import (
+    allow_descriptors,
+    bind,
+    bind_unix,
+    is_loopback,
+    make_server,
+)
 from sparkd.coordinator.planner import make_planner
 from sparkd.coordinator.reconciler import Reconciler
 from sparkd.coordinator.store import Store, open_store
+from sparkd.coordinator.tokens import Tokens, read_tokens
+from sparkd.enrol.roster import LiveRoster, Roster
 from sparkd.errors import Conflict, UsageError
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Fleet
 from sparkd.gang import machine as gang_machine
-from sparkd.private_file import write_private
 from sparkd.records.defaults import DEFAULTS, Defaults
 
 log = logging.getLogger("sparkd.coordinator")
 
 
-def run(*, state_dir: Path, rest: str, agents: str, token_file: Path, limits: Defaults = DEFAULTS) -> None:
-    """Serve in the foreground: REST on one HOST:PORT, agents on another.
+@dataclass(frozen=True, slots=True)
+class _Sockets:
+    rest: socket.socket
+    agents: socket.socket
+    unix: socket.socket | None
 
+
+def run(
+    *,
+    state_dir: Path,
+    rest: str,
+    agents: str,
+    token_file: Path | None = None,
+    rest_socket: Path | None = None,
+    limits: Defaults = DEFAULTS,
+) -> None:
+    """Serve in the foreground: REST on one HOST:PORT and, if wanted, on a unix socket, agents on another.
+
+    A state folder with a certificate authority (`sparkd init`) makes the agents' port ask for certificates
+    and REST speak TLS off loopback. Without one everything stays on loopback, and agents share the token of
+    `token_file`, which is also good for REST.
     Raises UsageError for an address or a token that cannot be used, Conflict when another coordinator holds
-    the state folder, StateCorrupt for a database that cannot be trusted.
+    the state folder, StateCorrupt for a database, a roster or an authority that cannot be trusted.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    is_secure = has_authority(state_dir)
     with _lock(state_dir):
-        token = read_token(token_file)
-        rest_socket, agents_socket = _bind(rest), _bind(agents)
-        asyncio.run(_serve(state_dir, rest_socket, agents_socket, token, limits))
+        token = read_token(token_file) if token_file is not None else None
+        if token is None and not is_secure:
+            raise UsageError(
+                f"{state_dir} has no certificate authority: run `sparkd init`, or name a --token-file"
+            )
+        if token is None and not read_tokens(state_dir):
+            raise UsageError(
+                f"{state_dir} holds no token for anybody: `sparkd coordinator token NAME` makes one"
+            )
+        allow_descriptors(limits)
+        sockets = _Sockets(
+            bind(rest, has_tls=is_secure),
+            bind(agents, has_tls=is_secure),
+            bind_unix(rest_socket) if rest_socket is not None else None,
+        )
+        asyncio.run(_serve(state_dir, sockets, token, limits))
+
+
+def has_authority(state_dir: Path) -> bool:
+    return (state_dir / "ca.key").exists()
 
 
 @contextlib.contextmanager
@@ -77,44 +117,9 @@ def read_token(token_file: Path) -> str:
     return token
 
 
-def _bind(address: str) -> socket.socket:
-    name, _, port = address.rpartition(":")
-    host = name.strip("[]")
-    if not port.isdigit() or not host:
-        raise UsageError(f"{address!r} is no HOST:PORT")
-    if not _is_loopback(host):
-        raise UsageError(
-            f"{address} can be reached from other machines, and there is no TLS yet: tokens would cross the "
-            f"network in the clear; bind 127.0.0.1:{port}"
-        )
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, int(port)), family=family, backlog=1024)
-    except (OSError, OverflowError) as error:
-        raise UsageError(f"cannot listen on {address}: {error}") from error
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def read_holder(state_dir: Path) -> tuple[str, dict[str, str]]:
-    """The holder and the enrolled nodes (id -> name); both lie outside the database. Minted once."""
-    path = state_dir / "holder.json"
-    if not path.exists():
-        holder = secrets.token_hex(8)
-        write_private(path, json.dumps({"holder": holder, "nodes": []}))
-        return holder, {}
-    body = json.loads(path.read_text())
-    return str(body["holder"]), {str(n["id"]): str(n["name"]) for n in body.get("nodes", [])}
-
-
-def load_fleet(store: Store, state_dir: Path, clock: SystemClock, keys: KeyRing) -> Fleet:
+def load_fleet(store: Store, roster: Roster, clock: SystemClock, keys: KeyRing) -> Fleet:
     """Begin a new term, with every deployment as the last life left it."""
-    holder, enrolled = read_holder(state_dir)
+    enrolled = roster.names
     instance = secrets.token_hex(6)
     term = store.take_term(instance)
     now = clock.now()
@@ -125,7 +130,7 @@ def load_fleet(store: Store, state_dir: Path, clock: SystemClock, keys: KeyRing)
         lives=lives,
         old=len(lives) == 1,
         drained=drained,
-        holder=holder,
+        holder=roster.holder,
         term=term,
         instance=instance,
         started=now.mono,
@@ -136,9 +141,7 @@ def load_fleet(store: Store, state_dir: Path, clock: SystemClock, keys: KeyRing)
     )
 
 
-async def _serve(
-    state_dir: Path, rest: socket.socket, agents: socket.socket, token: str, limits: Defaults
-) -> None:
+async def _serve(state_dir: Path, sockets: _Sockets, token: str | None, limits: Defaults) -> None:
     clock = SystemClock()
     stamp = time.strftime("%Y%m%dT%H%M%S")
     store, lost = open_store(state_dir / "coordinator.sqlite", stamp)
@@ -150,51 +153,70 @@ async def _serve(
         stop.set()
 
     keys = KeyRing(state_dir / "keys")
-    fleet = load_fleet(store, state_dir, clock, keys)
-    reconciler = Reconciler(fleet, store, clock, keys, limits=limits, on_superseded=on_superseded)
+    roster = LiveRoster(state_dir)
+    secure = _Secure(state_dir, roster, clock, limits) if has_authority(state_dir) else None
+    fleet = load_fleet(store, roster.now, clock, keys)
+    reconciler = Reconciler(
+        fleet,
+        store,
+        clock,
+        keys,
+        limits=limits,
+        on_superseded=on_superseded,
+        refused=secure.entrance.refusals if secure else None,
+    )
     log.info("term %d, instance %s, %d deployments", fleet.term, fleet.instance, len(fleet.gangs))
     if lost is not None:
         reconciler.announce(lost)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    open_paths = frozenset({"/healthz"})
+    tokens = Tokens(state_dir, {token: "admin"} if token is not None else {})
+    people = Guard(rest_app(reconciler, store), rest_gate(tokens), limits)
+    if secure is not None:
+        agents = Guard(agent_app(reconciler, secure.entrance), secure.entrance.gate, limits)
+    else:
+        agents = Guard(agent_app(reconciler), shared_token_gate(token or ""), limits)
+    off_loopback = not is_loopback(sockets.rest.getsockname()[0])
     servers = [
-        _server(Guard(rest_app(reconciler, store), token, limits, open_paths=open_paths), limits),
-        _server(Guard(agent_app(reconciler), token, limits), limits),
+        (make_server(agents, limits, secure.own.agents if secure else None), sockets.agents),
+        (make_server(people, limits, secure.own.people if secure and off_loopback else None), sockets.rest),
     ]
+    if sockets.unix is not None:
+        servers.append((make_server(people, limits), sockets.unix))
     async with asyncio.TaskGroup() as group:
-        ticking = group.create_task(reconciler.run())
-        for server, listener in zip(servers, (rest, agents), strict=True):
+        work = [group.create_task(reconciler.run())]
+        if secure is not None:
+            work.append(group.create_task(secure.keep_fresh()))
+        for server, listener in servers:
             group.create_task(server.serve(sockets=[listener]))
         await stop.wait()
         reconciler.close()
-        for server in servers:
+        for server, _ in servers:
             server.should_exit = True
-        ticking.cancel()
+        for task in work:
+            task.cancel()
     store.close()
     if superseded:
         raise Conflict(f"this coordinator ends: {superseded[0]}")
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: one handler stops both servers."""
+class _Secure:
+    """What a coordinator with a certificate authority has besides."""
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Any:
-        yield
+    def __init__(self, state_dir: Path, roster: LiveRoster, clock: SystemClock, limits: Defaults) -> None:
+        # They weigh 15 MiB: a local set has no use for them.
+        from sparkd.coordinator.entrance import Entrance  # noqa: PLC0415
+        from sparkd.coordinator.own_certificate import OwnCertificate  # noqa: PLC0415
+        from sparkd.enrol.authority import load_authority  # noqa: PLC0415
 
+        authority = load_authority(state_dir)
+        self.own = OwnCertificate(authority, state_dir, clock.now().wall, limits)
+        self.entrance = Entrance(authority, roster, clock, limits)
+        self._clock = clock
+        self._look_s = limits.certificate_look_s
 
-def _server(app: App, limits: Defaults) -> uvicorn.Server:
-    config = uvicorn.Config(
-        app,
-        http=GatheredH11,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=int(limits.document_poll_s * 2),
-        timeout_graceful_shutdown=2,
-    )
-    return _Server(config)
+    async def keep_fresh(self) -> None:
+        while True:
+            await asyncio.sleep(self._look_s)
+            self.own.renew_if_due(self._clock.now().wall)

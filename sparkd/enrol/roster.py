@@ -4,19 +4,16 @@ The holder is minted once. A node that was removed leaves its id behind: ids are
 certificate that still names one is refused.
 """
 
-import fcntl
-import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from sparkd.errors import Conflict, NotFound, StateCorrupt, UsageError
-from sparkd.private_file import write_private
+from sparkd.private_file import changing, write_private
 from sparkd.records.names import NODE_ID
 
 FILE = "holder.json"
@@ -91,8 +88,7 @@ def read_roster(folder: Path) -> Roster:
 
 def change_roster(folder: Path, change: Callable[[Roster], Roster]) -> Roster:
     """Read, change, write whole and durably; one process at a time. Gives what was written."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _locked(folder / f"{FILE}.lock"):
+    with changing(folder / FILE):
         known = read_roster(folder) if (folder / FILE).exists() else Roster(holder=secrets.token_hex(8))
         new = change(known)
         write_private(folder / FILE, msgspec.json.format(msgspec.json.encode(new)).decode() + "\n")
@@ -110,11 +106,19 @@ def revoke_node(folder: Path, node_id: str, at: float | None = None) -> Roster:
     return change_roster(folder, lambda roster: roster.without_node(node_id, when))
 
 
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+class LiveRoster:
+    """The list as it is now: whoever changes it, the next request sees it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stamp = (0, 0)
+        self._roster = read_roster(folder)
+
+    @property
+    def now(self) -> Roster:
+        """Raises StateCorrupt, OSError when it is gone: then nobody comes in."""
+        found = (self._folder / FILE).stat()
+        stamp = (found.st_mtime_ns, found.st_ino)
+        if stamp != self._stamp:
+            self._roster, self._stamp = read_roster(self._folder), stamp
+        return self._roster

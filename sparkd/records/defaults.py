@@ -43,6 +43,10 @@ class Defaults:
     certificate_renew_share: float = 2 / 3
     """Of its life, from then on a certificate is renewed: a cluster may be off for four months."""
     authority_life_s: float = 20 * 365 * 86_400.0
+    certificate_look_s: float = 60.0
+    """How often the coordinator looks at the age of its own certificate."""
+    certificate_retry_s: float = 300.0
+    """After a renewal that failed; plus up to as much again, so that nodes do not ask all at once."""
 
     # Enrolment over SSH.
     ssh_connect_s: float = 10.0
@@ -123,6 +127,17 @@ class Defaults:
     """Log text in one report; a rank that writes more is sampled, and the skipped bytes are counted."""
     body_bytes: int = 8 * MIB
     """The largest request body either server reads."""
+    head_bytes: int = 32 * 1024
+    receive_s: float = 10.0
+    """From the first byte of a request, or the connection, to the end of its body; handshake included."""
+    linger_s: float = 1.0
+    """How long a refused client is listened to, so that it gets to read why."""
+    connections: int = 4096
+    """To one server. An agent has two."""
+    connections_per_peer: int = 512
+    connections_waiting: int = 1024
+    """That have not sent a whole request yet. With TLS each costs up to 60 KiB."""
+    connections_waiting_per_peer: int = 128
     events_kept: int = 10_000
     journal_pages: int = 100
     """Of 4 KiB, before a database's journal is emptied. SQLite's own 1,000 would fill a 2 MiB disk alone."""

@@ -29,6 +29,10 @@ def is_deployment_name(text: str) -> bool:
     return DEPLOYMENT_NAME.fullmatch(text) is not None
 
 
+CLOCK_HEADER: Final = "x-sparkd-clock"
+"""The sender's wall clock, seconds since 1970, in every request of an agent."""
+CLOCK_PATH: Final = "/agent/v1/clock"
+"""Asked by an agent that takes the coordinator's certificate for out of date."""
 NODE_ID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 COORDINATOR_URI: Final = "sparkd://coordinator"
 """What the coordinator's certificate carries as a URI in its subject alternative name."""

@@ -227,3 +227,19 @@ class ReportAnswer:
     """The request's `seq`: everything in it that waits in the ledger may be forgotten. Else 0."""
     lease_s: float
     newest: Revision
+    renew: bool = False
+    """The certificate of this connection nears its end: ask for the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateAsked:
+    """`csr`: a signing request (PEM) for the node's own key, which never leaves the node."""
+
+    node: str
+    csr: str
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateGiven:
+    certificate: str
+    """PEM."""

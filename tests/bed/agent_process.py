@@ -218,6 +218,11 @@ class AgentProcess:
     folder: Path
     url: str
     node: str = "node-1"
+    holder: str = HOLDER
+    identity: Path | None = None
+    """The folder of its certificate, for a coordinator that wants one."""
+    earlier_urls: tuple[str, ...] = ()
+    """Of the list of addresses, those before `url`."""
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
@@ -235,9 +240,10 @@ class AgentProcess:
         config.write_text(
             f"[node]\nid = {json.dumps(self.node)}\nname = {json.dumps(self.node)}\n"
             'address = "127.0.0.1"\nfabric_interface = "lo"\nlocal = true\n'
-            f"[coordinator]\nurls = [{json.dumps(self.url)}]\nholder = {json.dumps(HOLDER)}\n"
-            f"token_file = {json.dumps(str(token))}\n"
-            f"[engine.default]\npython = {json.dumps(str(engine))}\n"
+            f"[coordinator]\nurls = {json.dumps([*self.earlier_urls, self.url])}\n"
+            f"holder = {json.dumps(self.holder)}\ntoken_file = {json.dumps(str(token))}\n"
+            + (f"identity = {json.dumps(str(self.identity))}\n" if self.identity else "")
+            + f"[engine.default]\npython = {json.dumps(str(engine))}\n"
             f"[models]\nroots = [{json.dumps(str(self.folder))}]\n"
             f"[state]\ndir = {json.dumps(str(self.folder / 'state'))}\n"
             f"socket = {json.dumps(str(self.folder / 'agent.sock'))}\n"

@@ -27,7 +27,7 @@ from pathlib import Path
 from sparkd.coordinator.serve import run
 from sparkd.records.defaults import DEFAULTS
 state, rest, agents, token, limits = sys.argv[1:]
-run(state_dir=Path(state), rest=rest, agents=agents, token_file=Path(token),
+run(state_dir=Path(state), rest=rest, agents=agents, token_file=Path(token) if token else None,
     limits=replace(DEFAULTS, **json.loads(limits)))
 """
 
@@ -112,7 +112,11 @@ class Coordinator:
             self.token_file.write_text(self.token)
         holder = {"holder": self.holder, "nodes": [{"id": i, "name": n} for i, n in self.nodes.items()]}
         (self.state / "holder.json").write_text(json.dumps(holder))
-        places = (str(self.state), f"127.0.0.1:{self.rest}", f"127.0.0.1:{self.agents}", str(self.token_file))
+        self.launch(str(self.token_file))
+
+    def launch(self, token_file: str = "") -> None:
+        """The process, on what lies in its state folder."""
+        places = (str(self.state), f"127.0.0.1:{self.rest}", f"127.0.0.1:{self.agents}", token_file)
         with (self.folder / "coordinator.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _RUN, *places, json.dumps(self.limits)],
@@ -121,12 +125,12 @@ class Coordinator:
                 stderr=log,
             )
         end = time.monotonic() + PATIENCE_S
-        while not self._answers():
+        while not self.answers():
             assert self.process.poll() is None, self.log
             assert time.monotonic() < end, f"the coordinator did not come up:\n{self.log}"
             time.sleep(0.02)
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         try:
             return all(send(port, "GET", "/healthz", token="x").status for port in (self.rest, self.agents))
         except OSError:

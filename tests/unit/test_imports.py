@@ -59,9 +59,9 @@ RULES = [
         "sparkd",
         "the agent is a program of its own: local mode starts it by name",
         ("sparkd",),
-        frozenset({"fastapi", "httpx2", "msgspec", "prometheus_client", "psutil", "pydantic"})
+        frozenset({"fastapi", "h11", "httpx2", "msgspec", "prometheus_client", "psutil", "pydantic"})
         # Those of `sparkd[enrol]`: imported where they are used only.
-        | frozenset({"cryptography"})
+        | frozenset({"cryptography", "paramiko"})
         | frozenset({"rich", "starlette", "typer", "uvicorn", "yaml"}),
     ),
 ]
