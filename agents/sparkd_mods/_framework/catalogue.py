@@ -1,0 +1,38 @@
+"""The mods that there are: every module of `sparkd_mods` whose name has no leading underscore."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+import sparkd_mods
+from sparkd_mods._framework.declare import FIXED, Mod
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str
+    mod: Mod
+    apply: Callable[[ModuleType], str | None]
+    """Changes a freshly imported target; gives FIXED if there was nothing to do."""
+
+
+def names() -> list[str]:
+    found = pkgutil.iter_modules(sparkd_mods.__path__)
+    return sorted(one.name.replace("_", "-") for one in found if not one.name.startswith("_"))
+
+
+def load(name: str) -> Entry:
+    """Raises LookupError for a mod that does not exist."""
+    if name not in names():
+        raise LookupError(f"there is no mod {name}; there are: {', '.join(names())}")
+    module = importlib.import_module(f"{sparkd_mods.__name__}.{name.replace('-', '_')}")
+    return Entry(name, module.MOD, module.apply)
+
+
+def entries() -> list[Entry]:
+    return [load(name) for name in names()]
+
+
+__all__ = ["FIXED", "Entry", "entries", "load", "names"]

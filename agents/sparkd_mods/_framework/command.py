@@ -1,0 +1,66 @@
+"""What `sparkd mods` asks for, as one JSON document: `python -m sparkd_mods._framework.command VERB [MOD…]`.
+
+Run by the interpreter whose vLLM is meant, with this package on its PYTHONPATH. vLLM is looked at, not
+imported.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from sparkd_mods._framework import catalogue, engine
+from sparkd_mods._framework.decide import judge
+from sparkd_mods._framework.declare import FIXED
+
+
+def main(words: Sequence[str]) -> int:
+    verb, *names = words
+    entries = [catalogue.load(name) for name in names] or catalogue.entries()
+    answers = {"list": _declared, "check": _checked, "fingerprint": _fingerprints}
+    version = engine.version()
+    json.dump({"vllm": version, "mods": [answers[verb](entry) for entry in entries]}, sys.stdout)
+    return 0
+
+
+def _declared(entry: catalogue.Entry) -> dict[str, Any]:
+    mod = entry.mod
+    return {
+        "name": entry.name,
+        "summary": mod.summary,
+        "why": mod.why,
+        "upstream": mod.upstream,
+        "versions": mod.versions,
+        "needed": mod.needed,
+        "targets": {target.module: list(target.functions) for target in mod.targets},
+        "settings": {key: list(values) for key, values in (mod.settings or {}).items()},
+    }
+
+
+def _checked(entry: catalogue.Entry) -> dict[str, Any]:
+    version = engine.version()
+    verdicts = [judge(entry.mod, target, engine.found(target), version) for target in entry.mod.targets]
+    worst = next((one for one in verdicts if one.verdict == "unknown"), None)
+    needed = [one for one in verdicts if one.verdict != FIXED]
+    chosen = worst or (needed or verdicts)[0]
+    return {"name": entry.name, "verdict": chosen.verdict, "reason": chosen.reason}
+
+
+def _fingerprints(entry: catalogue.Entry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "targets": {
+            target.module: {
+                name: {"fingerprint": value, "known": target.functions[name].get(value)}
+                for name, value in (engine.found(target) or {}).items()
+            }
+            for target in entry.mod.targets
+        },
+    }
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except LookupError as error:
+        sys.exit(str(error.args[0]))
