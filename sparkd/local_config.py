@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkd.errors import LocalSetFailed, UsageError
-from sparkd.local_facts import local_engine, local_model_roots
+from sparkd.local_facts import engine_python, local_engine, local_model_roots
 from sparkd.paths import Paths
 from sparkd.private_file import write_private
 from sparkd.toml_text import toml_text
@@ -34,7 +34,7 @@ def find_machinery(env: Mapping[str, str], cwd: Path) -> Machinery:
     `SPARKD_MODELS` or `./.models`. Raises UsageError when there is no such interpreter.
     """
     place = local_engine(env, cwd)
-    python = place / "bin" / "python" if place.is_dir() else place
+    python = engine_python(place)
     if not (python.is_file() and os.access(python, os.X_OK)):
         named = "SPARKD_ENGINE" if env.get("SPARKD_ENGINE") else "SPARKD_ENGINE is not set, and"
         raise UsageError(

@@ -18,7 +18,7 @@ def local_node_facts(count: int, engine: Path, model_roots: Sequence[Path]) -> t
     """
     if not 1 <= count <= MAX_LOCAL_NODES:
         raise UsageError(f"--local {count}: between 1 and {MAX_LOCAL_NODES} nodes")
-    python = _python(engine)
+    python = engine_python(engine)
     facts = EngineFacts("default", engine_command(python), engine_version(python))
     return tuple(
         NodeFacts(
@@ -57,6 +57,6 @@ def local_model_roots(environ: Mapping[str, str], folder: Path) -> tuple[Path, .
     return tuple(Path(os.path.abspath(folder / part)) for part in named or (".models",))  # noqa: PTH100 - a link stays one
 
 
-def _python(engine: Path) -> Path:
+def engine_python(engine: Path) -> Path:
     """The interpreter of a virtual environment that may not exist yet; a path to a file is one itself."""
     return engine if engine.is_file() else engine / "bin" / "python"

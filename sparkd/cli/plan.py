@@ -3,6 +3,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparkd.cli.asked import (
+    EngineArgs,
+    Force,
+    Image,
+    Name,
+    Nodes,
+    Profile,
+    Sets,
+    Variant,
+    asked_for,
+    deployment_name,
+)
 from sparkd.cli.output import CoordinatorUrl, Output, OutputFormat
 
 if TYPE_CHECKING:
@@ -18,29 +30,18 @@ EXAMPLES = (
 
 def plan(
     context: typer.Context,
-    profile: Annotated[str, typer.Argument(help="A profile's name, or the path of its file.")],
-    engine_args: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- ENGINE ARGS…]", help="For vLLM itself.", show_default=False),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Of the deployment; else the profile's name.", show_default=False)
-    ] = None,
+    profile: Profile,
+    engine_args: EngineArgs = None,
+    name: Name = None,
     local: Annotated[
         int | None,
         typer.Option(metavar="N", help="For N nodes of this machine; asks nobody.", show_default=False),
     ] = None,
-    nodes: Annotated[
-        str | None, typer.Option(metavar="A,B", help="In rank order.", show_default=False)
-    ] = None,
-    image: Annotated[str | None, typer.Option(help="Run this image.", show_default=False)] = None,
-    variant: Annotated[list[str] | None, typer.Option(help="Of the profile.", show_default=False)] = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Over the profile; null removes.", show_default=False
-        ),
-    ] = None,
+    nodes: Nodes = None,
+    image: Image = None,
+    variant: Variant = None,
+    sets: Sets = None,
+    force: Force = None,
     output: Output = OutputFormat.TEXT,
     coordinator: CoordinatorUrl = None,
 ) -> None:
@@ -50,15 +51,22 @@ def plan(
     """
     from sparkd.cli.output import paint_for, show, show_json, verdict_lines
     from sparkd.cli.session import connect
-    from sparkd.cli.up import asked_for, deployment_name, engine_words
     from sparkd.errors import UsageError
     from sparkd.profile.show import plan_json, plan_lines
     from sparkd.records.verdict import Severity
 
     if local is not None and (coordinator is not None or nodes is not None):
         raise UsageError("--local plans for this machine; leave --nodes and --coordinator out")
-    words = engine_words(engine_args or [], context.obj)
-    asked = asked_for(profile, words, nodes, image, variant or [], sets or [], [])
+    asked = asked_for(
+        profile,
+        given=engine_args,
+        after_dashes=context.obj,
+        nodes=nodes,
+        image=image,
+        variants=variant,
+        sets=sets,
+        forced=force,
+    )
     name = deployment_name(name or asked.profile_name)
     if local is not None:
         planned = _local_plan(name, asked, local)

@@ -4,6 +4,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparkd.cli.asked import (
+    EngineArgs,
+    Force,
+    Image,
+    Name,
+    Nodes,
+    Profile,
+    Sets,
+    Variant,
+    asked_for,
+    deployment_name,
+)
 from sparkd.cli.output import CoordinatorUrl, Output, OutputFormat
 
 if TYPE_CHECKING:
@@ -27,34 +39,20 @@ EXAMPLES = (
 
 def up(
     context: typer.Context,
-    profile: Annotated[str, typer.Argument(help="A profile's name, or the path of its file.")],
-    engine_args: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- ENGINE ARGS…]", help="For vLLM itself.", show_default=False),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Of the deployment; else the profile's name.", show_default=False)
-    ] = None,
+    profile: Profile,
+    engine_args: EngineArgs = None,
+    name: Name = None,
     local: Annotated[
         int | None,
         typer.Option(
             metavar="N", help="On N nodes of this machine, starting them if needed.", show_default=False
         ),
     ] = None,
-    nodes: Annotated[
-        str | None, typer.Option(metavar="A,B", help="In rank order.", show_default=False)
-    ] = None,
-    image: Annotated[str | None, typer.Option(help="Run this image.", show_default=False)] = None,
-    variant: Annotated[list[str] | None, typer.Option(help="Of the profile.", show_default=False)] = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Over the profile; null removes.", show_default=False
-        ),
-    ] = None,
-    force: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Waive a verdict by its id.", show_default=False)
-    ] = None,
+    nodes: Nodes = None,
+    image: Image = None,
+    variant: Variant = None,
+    sets: Sets = None,
+    force: Force = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it is ready.")] = True,
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds to wait.", show_default=False)] = None,
     output: Output = OutputFormat.TEXT,
@@ -71,13 +69,23 @@ def up(
 
     if local is not None and coordinator is not None:
         raise UsageError("--local starts a coordinator of its own; leave --coordinator out")
-    words = engine_words(engine_args or [], context.obj)
-    asked = asked_for(profile, words, nodes, image, variant or [], sets or [], force or [])
+    asked = asked_for(
+        profile,
+        given=engine_args,
+        after_dashes=context.obj,
+        nodes=nodes,
+        image=image,
+        variants=variant,
+        sets=sets,
+        forced=force,
+    )
     name = deployment_name(name or asked.profile_name)
     with (
         new_display(output is OutputFormat.JSON) as display,
         _session(local, coordinator, display.say) as session,
     ):
+        for text in asked.verified:
+            display.say(f"verified: {text}")
         patience = Patience(display.say)
         with going_on(name, display):
             answer = _ask(session, patience, name, asked)
@@ -97,52 +105,6 @@ def up(
 
 
 _OUTCOMES = {"created": "is new", "running": "runs already", "started": "is started again"}
-
-
-def engine_words(given: list[str], after_dashes: object) -> list[str]:
-    """The words after `--`. Raises UsageError for more words than a profile before it."""
-    from sparkd.errors import UsageError
-
-    words = list(after_dashes) if isinstance(after_dashes, tuple) else []
-    if given != words:
-        extra = next((word for word in given if word not in words), given[0] if given else words[0])
-        raise UsageError(f"unexpected {extra!r}: one PROFILE, and arguments for vLLM after `--`")
-    return words
-
-
-def asked_for(
-    profile: str,
-    words: list[str],
-    nodes: str | None,
-    image: str | None,
-    variants: list[str],
-    sets: list[str],
-    forced: list[str],
-) -> "Intent":
-    from dataclasses import replace
-
-    from sparkd.errors import UsageError
-    from sparkd.profile.lookup import load_profile
-    from sparkd.profile.merge import resolve
-
-    chosen = nodes.split(",") if nodes is not None else []
-    if not all(chosen) or len(set(chosen)) != len(chosen):
-        raise UsageError(f"--nodes {nodes}: names with commas between them, each once")
-    resolved = resolve(
-        load_profile(profile), variants=variants, sets=sets, engine_args=words, nodes=chosen, image=image
-    )
-    return replace(resolved.intent, forced=tuple(forced))
-
-
-def deployment_name(name: str) -> str:
-    from sparkd.errors import UsageError
-    from sparkd.records.names import is_deployment_name
-
-    if not is_deployment_name(name):
-        raise UsageError(
-            f"{name!r} cannot name a deployment: up to 40 of a-z, 0-9 and inner hyphens; use --name"
-        )
-    return name
 
 
 def _session(

@@ -1,5 +1,6 @@
 """Before anything runs: pending and preflight, up to the commit of a generation. Gang machine rules."""
 
+import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -122,15 +123,15 @@ def _next_rendezvous(turn: Turn) -> int:
     """New for each generation and not one of the last 20, so that a stale rank meets nobody."""
     first, last = turn.limits.rendezvous_port_first, turn.limits.rendezvous_port_last
     used = turn.record.rendezvous_ports[-turn.limits.rendezvous_ports_remembered :]
-    start = used[-1] + 1 if used else first + _spread(turn.record.name, last - first)
+    start = used[-1] + 1 if used else first + spread(turn.record.name, last - first)
     span = last - first + 1
     candidates = (first + (start - first + i) % span for i in range(span))
     return next(p for p in candidates if p not in used and p not in turn.gang.ports_skipped)
 
 
-def _spread(name: str, span: int) -> int:
+def spread(name: str, span: int) -> int:
     """Two deployments start at different ports, so that they rarely ask for the same one."""
-    return sum(name.encode()) * 31 % span
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % span
 
 
 def _ports_free(turn: Turn) -> bool:

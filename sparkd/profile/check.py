@@ -15,6 +15,7 @@ from sparkd.engine.releases import flag_gone, variable_gone
 from sparkd.engine.versions import VersionRange
 from sparkd.errors import ProfileError
 from sparkd.profile.layers import Path, merge
+from sparkd.profile.references import references
 from sparkd.profile.schema import Engine, Profile
 from sparkd.records.intent import Intent
 
@@ -73,11 +74,18 @@ def _vllm(data: dict[str, Any]) -> VersionRange:
 
 def _args(data: dict[str, Any]) -> Iterator[Problem]:
     vllm = _vllm(data)
+    known = {
+        *(f"also:{name}" for name in _section(data, "model", "also")),
+        *(f"files:{name}" for name in _section(data, "engine", "files")),
+    }
     trusted = _section(data, "model").get("trust") is True
     for name, value in _section(data, "engine", "args").items():
         flag = flags.resolve(name)
         if (problem := flag.problem or flags.value_problem(flag, value)) is not None:
             yield Problem(("engine", "args", name), problem)
+        elif (lost := next((text for text in references(value) if text not in known), None)) is not None:
+            place = "model.also" if lost.startswith("also:") else "engine.files"
+            yield Problem(("engine", "args", name), f"{lost} names nothing that {place} has")
         elif (gone := flag_gone(name, vllm)) is not None:
             yield Problem(("engine", "args", name), gone)
         elif name in NEEDS_TRUST and value is not False and not trusted:

@@ -22,6 +22,11 @@ def intent_differences(old: Intent, new: Intent) -> tuple[str, ...]:
     ):
         if was != wanted:
             lines.append(f"{key}: {was} -> {wanted}")
+    lines += [
+        f"engine.files: the content of {name} differs"
+        for name in sorted(old.files.keys() | new.files.keys())
+        if old.files.get(name) != new.files.get(name)
+    ]
     if not lines and old.engine_args != new.engine_args:
         lines.append(f"engine arguments: {list(old.engine_args)} -> {list(new.engine_args)}")
     return tuple(lines)

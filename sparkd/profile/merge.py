@@ -14,7 +14,7 @@ from sparkd.profile.schema import Profile
 from sparkd.profile.yaml_tree import read_yaml
 from sparkd.records.intent import Intent
 
-_FIXED: Final = ("schema", "name", "variants")
+_FIXED: Final = ("schema", "name", "verified", "variants")
 """What `--set` may not touch: it would be another profile."""
 
 
@@ -66,7 +66,7 @@ def resolve(
                 f"(tp {profile.layout.tp} x pp {profile.layout.pp})"
             )
 
-    plain = profile.model_dump(mode="json", exclude={"variants"})
+    plain = profile.model_dump(mode="json", exclude={"variants", "verified"})
     intent = Intent(
         profile_name=source.name,
         profile=plain,
@@ -75,6 +75,7 @@ def resolve(
         nodes=tuple(nodes),
         image=image,
         engine_args=tuple(engine_args),
+        verified=tuple(profile.verified),
         origins={".".join(path): origins.get(path, "default") for path in leaves(plain)},
     )
     return Resolved(profile, intent)

@@ -14,10 +14,11 @@ from sparkd.errors import UsageError
 from sparkd.profile.check import profile_of
 from sparkd.profile.memory import memory_lines, memory_notes, need_bytes
 from sparkd.profile.models import model_paths
+from sparkd.profile.references import with_paths
 from sparkd.profile.schema import CanaryCheck, Completion, Profile
 from sparkd.profile.verdicts import engine_of, verdicts_of
 from sparkd.records.defaults import DEFAULTS, GIB
-from sparkd.records.intent import Descriptor, Intent
+from sparkd.records.intent import Descriptor, Intent, files_folder
 from sparkd.records.names import RankName
 from sparkd.records.plan import Origin, Plan, PlannedArg, PlannedEnv, RankPlan
 from sparkd.records.rank import Address, Canary, MemoryNeed, Probe, RankSpec, RuntimeName
@@ -54,13 +55,14 @@ def build_plan(
     model_path: str | Mapping[str, str] | None = None,
     api_key: str | None = None,
     available: Mapping[str, int] | None = None,
+    also_paths: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Plan:
     """The plan of one generation on `nodes`, in rank order; nodes beyond the layout are spares.
 
     `rendezvous_ports` are those of earlier generations, oldest first. `model_path` is where agents found the
-    model, for all nodes or by node id; without it the first place to look is planned. `api_key` goes into
-    rank 0's secrets and nowhere else. `available` is the measured MemAvailable in bytes, by node id, of nodes
-    on which no rank of this deployment runs.
+    model, for all nodes or by node id; without it the first place to look is planned. `also_paths` are those
+    of the models of `model.also`, by node id and name. `api_key` goes into rank 0's secrets and nowhere else.
+    `available` is the measured MemAvailable in bytes, by node id, of nodes on which no rank of this runs.
 
     Raises UsageError when the nodes cannot carry the layout, EngineUnknown for a node without an engine,
     ProfileError if the stored profile is not valid for this version of sparkd.
@@ -96,6 +98,7 @@ def build_plan(
             rendezvous=rendezvous,
             served=served,
             model=_model_path(model_path, profile, node),
+            also=(also_paths or {}).get(node.id, {}),
             api_key=api_key,
         )
         for rank, node in enumerate(members)
@@ -110,8 +113,9 @@ def build_plan(
         served_names=served,
         ranks=planned,
         notes=_notes(intent, profile, nodes),
-        verdicts=verdicts_of(profile, members, available=available or {}, forced=intent.forced),
+        verdicts=verdicts_of(profile, intent, members, available=available or {}),
         memory=lines,
+        verified=intent.verified,
     )
 
 
@@ -133,6 +137,7 @@ def _rank_plan(
     rendezvous: Address,
     served: tuple[str, ...],
     model: str,
+    also: Mapping[str, str],
     api_key: str | None,
 ) -> RankPlan:
     origins = descriptor.intent.origins
@@ -141,7 +146,9 @@ def _rank_plan(
         PlannedArg(("serve",), "sparkd"),
         PlannedArg((model,), *_origin(origins, "model.path", "model.id")),
         *_own_args(rank, profile, api, rendezvous, served),
-        *_profile_args(profile.engine.args, origins),
+        *_profile_args(
+            with_paths(profile.engine.args, _paths(profile, descriptor.intent, node, also)), origins
+        ),
     )
     env = _env(node, profile.env, origins)
     ranks = profile.layout.ranks
@@ -171,6 +178,14 @@ def _rank_plan(
         ),
     )
     return RankPlan(rank, node.id, node.name, node.address, engine.command, args, env, spec)
+
+
+def _paths(profile: Profile, intent: Intent, node: NodeFacts, also: Mapping[str, str]) -> dict[str, str]:
+    """Where this node has what arguments refer to, by reference."""
+    places = {f"also:{name}": model_paths(model, node)[0] for name, model in profile.model.also.items()}
+    places |= {f"also:{name}": path for name, path in also.items()}
+    folder = files_folder(node.files_folder, intent.files)
+    return places | {f"files:{name}": f"{folder}/{name}" for name in profile.engine.files}
 
 
 def _own_args(

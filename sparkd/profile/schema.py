@@ -60,6 +60,14 @@ def _env_name(name: str) -> str:
     return name
 
 
+def _beside(path: str) -> str:
+    # Whoever uses a profile of somebody else must not publish a file of their own with it.
+    if not path or path.startswith("/") or ".." in path.split("/"):
+        raise ValueError("write a path beside the profile, without `..`")
+    return path
+
+
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 EnvValue = Annotated[
     str, BeforeValidator(_env_value), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}]})
 ]
@@ -94,8 +102,10 @@ class Model(ModelSource):
         default=False,
         description="Whether code that comes with the model, or is named by it, may run (trust-remote-code).",
     )
-    also: dict[str, ModelSource] = Field(
-        default_factory=dict, description="Further models that the engine loads, such as a drafter, by name."
+    also: dict[FileName, ModelSource] = Field(
+        default_factory=dict,
+        description="Further models that the engine loads, such as a drafter, by name; looked for on every "
+        "node. An argument names one as `also:NAME`.",
     )
 
 
@@ -120,8 +130,10 @@ class Engine(Section):
         description="Flags of `vllm serve` without dashes: true is `--x`, false `--no-x`, a map one JSON "
         "word, a list repeated values.",
     )
-    files: dict[str, str] = Field(
-        default_factory=dict, description="Small files for the engine: name -> path beside the profile."
+    files: dict[FileName, Annotated[str, AfterValidator(_beside)]] = Field(
+        default_factory=dict,
+        description="Small files that every node gets, read-only: name -> path beside the profile. "
+        "An argument names one as `files:NAME`.",
     )
 
 
@@ -295,6 +307,10 @@ class Profile(Section):
     name: str = Field(
         pattern=r"^[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?$",
         description="The deployment's name unless another is given: a-z, 0-9, inner hyphens, at most 40.",
+    )
+    verified: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(
+        default_factory=list,
+        description="What was tried and what was not, of a profile that never ran on the machines it is for.",
     )
     model: Model = Field(description="What to serve.")
     layout: Layout = Field(default_factory=Layout, description="How the model is spread over ranks.")

@@ -27,6 +27,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "ranks": [_rank_json(rank) for rank in plan.ranks],
         "memory": msgspec.to_builtins(plan.memory),
         "notes": plan.notes,
+        "verified": plan.verified,
         "verdicts": msgspec.to_builtins(plan.verdicts),
     }
 
@@ -67,10 +68,12 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     for line in plan.memory:
         yield f"  {line.bytes / GIB:8.2f} GiB  {line.label}"
     yield f"  {sum(line.bytes for line in plan.memory) / GIB:8.2f} GiB  in all"
-    if plan.notes:
+    if plan.notes or plan.verified:
         yield ""
     for note in plan.notes:
         yield f"note: {note}"
+    for text in plan.verified:
+        yield f"verified: {text}"
 
 
 def _arg(arg: PlannedArg) -> str:

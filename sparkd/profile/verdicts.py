@@ -8,6 +8,7 @@ from sparkd.engine.versions import VersionRange, release_of
 from sparkd.errors import EngineUnknown
 from sparkd.profile.memory import memory_verdicts
 from sparkd.profile.schema import Profile
+from sparkd.records.intent import Intent
 from sparkd.records.report import EngineFacts, NodeFacts
 from sparkd.records.verdict import Severity, Verdict
 
@@ -20,34 +21,24 @@ def engine_of(node: NodeFacts) -> EngineFacts:
 
 
 def verdicts_of(
-    profile: Profile,
-    members: Sequence[NodeFacts],
-    *,
-    available: Mapping[str, int],
-    forced: Sequence[str] = (),
+    profile: Profile, intent: Intent, members: Sequence[NodeFacts], *, available: Mapping[str, int]
 ) -> tuple[Verdict, ...]:
-    """Every finding about these nodes; those whose ids are in `forced` are marked as waived.
+    """Every finding about these nodes; those whose ids the intent forces are marked as waived.
 
     `available` is the measured MemAvailable, as in `build_plan`.
     """
-    found = [*_verdicts(profile, members), *memory_verdicts(profile, members, available)]
-    return tuple(replace(verdict, waived=verdict.id in forced) for verdict in found)
+    found = [
+        *_verdicts(profile, members),
+        *_files_verdicts(profile, intent, members),
+        *memory_verdicts(profile, members, available),
+    ]
+    return tuple(replace(verdict, waived=verdict.id in intent.forced) for verdict in found)
 
 
 def _verdicts(profile: Profile, members: Sequence[NodeFacts]) -> list[Verdict]:
     versions = (_engine_verdict(profile, node) for node in members)
     verdicts = [verdict for verdict in versions if verdict is not None]
     verdicts += _surface_verdicts(profile, members)
-    if profile.engine.files:
-        verdicts.append(
-            Verdict(
-                id="ENGINE_FILES",
-                severity=Severity.BLOCK,
-                title="engine.files are not carried to nodes yet",
-                evidence=", ".join(profile.engine.files),
-                remedy="put the files on every node and name them by absolute path in engine.args",
-            )
-        )
     verdicts += [
         Verdict(
             id="MOD_UNKNOWN",
@@ -58,6 +49,36 @@ def _verdicts(profile: Profile, members: Sequence[NodeFacts]) -> list[Verdict]:
         for mod in profile.mods
     ]
     return verdicts
+
+
+def _files_verdicts(profile: Profile, intent: Intent, members: Sequence[NodeFacts]) -> list[Verdict]:
+    """Files whose content was never sent, and nodes that cannot take any."""
+    if not profile.engine.files:
+        return []
+    lost = [name for name in profile.engine.files if name not in intent.files]
+    unable = [node for node in members if not node.files_folder]
+    found = [
+        Verdict(
+            id="ENGINE_FILES",
+            severity=Severity.BLOCK,
+            title="this node's agent does not put files of profiles in place",
+            evidence=", ".join(profile.engine.files),
+            remedy="install the agent that comes with this sparkd",
+            node=node.id,
+        )
+        for node in unable
+    ]
+    if lost:
+        found.append(
+            Verdict(
+                id="ENGINE_FILES",
+                severity=Severity.BLOCK,
+                title="the content of engine.files is not in what was asked for",
+                evidence=", ".join(lost),
+                remedy="ask with the sparkd command: it reads the files beside the profile",
+            )
+        )
+    return found
 
 
 def _engine_verdict(profile: Profile, node: NodeFacts) -> Verdict | None:

@@ -127,6 +127,8 @@ class Defaults:
     """Log text in one report; a rank that writes more is sampled, and the skipped bytes are counted."""
     body_bytes: int = 8 * MIB
     """The largest request body either server reads."""
+    files_bytes: int = 128 * 1024
+    """All `engine.files` of a profile together: they travel in every document and stay in every ledger."""
     head_bytes: int = 32 * 1024
     receive_s: float = 10.0
     """From the first byte of a request, or the connection, to the end of its body; handshake included."""

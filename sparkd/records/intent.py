@@ -1,6 +1,7 @@
 """What a person asked for. Its hash decides whether two `up`s ask for the same."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,11 +28,23 @@ class Intent:
     origins: dict[str, str] = field(default_factory=dict, compare=False)
     """Where each leaf of `profile` comes from, by dotted path: `default`, `profile`, `variant NAME`,
     `--set KEY=VALUE` or `-- WORDS`. Shown in plans; no part of "the same"."""
+    verified: tuple[str, ...] = field(default=(), compare=False)
+    """What was tried of a profile that never ran on the machines it is for. Shown in plans."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Content of `engine.files` by name, in base64: nodes cannot reach the folder that it came from."""
 
     def digest(self) -> str:
         """Twelve hex digits over everything that would change how the gang is started."""
-        same = (self.profile, self.nodes, self.image, self.engine_args)
+        same = (self.profile, self.nodes, self.image, self.engine_args, *filter(None, [self.files]))
         return hashlib.sha256(msgspec.json.encode(same, order="sorted")).hexdigest()[:12]
+
+
+def files_folder(root: str, files: Mapping[str, str]) -> str:
+    """Where files with this content lie on a node whose agent puts files below `root`.
+
+    The content is in the name, so that another content is another plan and a rank never sees it change.
+    """
+    return f"{root}/{hashlib.sha256(msgspec.json.encode(files, order='sorted')).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,3 +65,5 @@ class Plan:
     verdicts: tuple[Verdict, ...] = field(default=())
     memory: tuple[MemoryLine, ...] = ()
     """The sum that must fit each rank's node."""
+    verified: tuple[str, ...] = ()
+    """What was tried of a profile that never ran on the machines it is for."""

@@ -148,6 +148,8 @@ class NodeFacts:
     """What this agent cannot do, each with its remedy."""
     local: bool = False
     """A member of a `--local` set: the API binds to loopback and needs no key."""
+    files_folder: str = ""
+    """Where this agent puts files of profiles, one folder for each content; empty if it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
