@@ -7,6 +7,7 @@ sparkd-agent logs sparkd-tiny-g1-r0 --lines 50
 
 import argparse
 import asyncio
+import contextlib
 import fcntl
 import json
 import logging
@@ -35,6 +36,8 @@ DEFAULT_CONFIG = Path("/etc/sparkd/agent.toml")
 
 def main(argv: list[str] | None = None) -> int:
     options = _parse(argv)
+    if options.verb == "uninstall":
+        return _uninstall(options)
     try:
         config = read_config(options.config)
         match options.verb:
@@ -55,6 +58,26 @@ def main(argv: list[str] | None = None) -> int:
     except SparkdError as error:
         _complain(error)
         return error.exit_code
+    return 0
+
+
+def _uninstall(options: argparse.Namespace) -> int:
+    """Also for a node whose configuration is gone or broken."""
+    from sparkd_agent.uninstall import uninstall  # noqa: PLC0415 - the daemon needs none of it
+
+    config = None
+    with contextlib.suppress(UsageError):
+        config = read_config(options.config)
+    try:
+        done = uninstall(config, root=options.root, systemctl=options.systemctl, force=options.force)
+    except SparkdError as error:
+        _complain(error)
+        return error.exit_code
+    if options.output == "json":
+        _say(json.dumps({"removed": done.removed, "left": done.left}))
+    else:
+        for line in (*(f"removed  {name}" for name in done.removed), *(f"stays    {w}" for w in done.left)):
+            _say(line)
     return 0
 
 
@@ -83,6 +106,11 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     logs = verbs.add_parser("logs", help="the last log lines of a rank of this node")
     logs.add_argument("rank", help="its name, such as sparkd-tiny-g1-r0")
     logs.add_argument("--lines", type=int, default=100)
+    uninstall = verbs.add_parser("uninstall", help="take the agent off this node, and say what stays")
+    uninstall.add_argument("--force", action="store_true", help="also while ranks live here; they go on")
+    uninstall.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    uninstall.add_argument("--root", type=Path, default=Path("/"), help=argparse.SUPPRESS)
+    uninstall.add_argument("--systemctl", default="systemctl", help=argparse.SUPPRESS)
     for verb in verbs.choices.values():
         verb.add_argument("--config", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser.parse_args(argv)

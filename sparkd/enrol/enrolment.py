@@ -241,7 +241,7 @@ class _Work:
                 return "the coordinator hears from it"
             time.sleep(limits.client_poll_s)
         said = self.node.ask("verify")
-        link = said["status"].get("link") or "its agent does not answer"
+        link = said["status"].get("coordinator") or "its agent does not answer"
         log = "".join(f"\n    | {line}" for line in said["log"].splitlines()[-8:])
         raise EnrolmentFailed(
             f"not heard from within {limits.enrol_verify_s:g} s; its service is {said['active']}; {link}{log}"

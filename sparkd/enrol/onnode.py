@@ -429,21 +429,31 @@ def verify(_args: Answer, _blob: bytes) -> Answer:
 
 
 def uninstall(args: Answer, _blob: bytes) -> Answer:
-    """The agent removes itself: what it removed, and what stays."""
+    """The agent removes itself: what it removed, and what stays. `force`: also while ranks live there."""
     program = ROOT / AGENT / "current/bin/sparkd-agent"
     if not program.exists():
-        return {"removed": [], "left": [], "absent": True}
-    asked = [
-        str(program),
-        "uninstall",
-        "-o",
-        "json",
-        "--root",
-        str(ROOT),
-        *(["--force"] if args.get("force") else []),
-    ]
-    answer = json.loads(_checked(asked))
+        return {"removed": _clear_half_done(), "left": []}
+    asked = [str(program), "uninstall", "-o", "json", "--config", str(ROOT / CONFIG)]
+    asked += ["--root", str(ROOT), "--systemctl", SYSTEMCTL]
+    answer = json.loads(_checked(asked + (["--force"] if args.get("force") else [])))
     return answer if isinstance(answer, dict) else {}
+
+
+def _clear_half_done() -> list[str]:
+    """What an enrolment left that broke off before there was a program."""
+    removed = []
+    for name in (*WRITABLE, KEY, IDENTITY):
+        with suppress(FileNotFoundError):
+            (ROOT / name).unlink()
+            removed.append("/" + name)
+    for name in ("etc/sparkd/tls", "etc/sparkd"):
+        with suppress(OSError):
+            (ROOT / name).rmdir()
+    folder = ROOT / AGENT
+    if folder.is_dir():
+        shutil.rmtree(str(folder))
+        removed.append("/" + AGENT)
+    return removed
 
 
 def _journal() -> str:
