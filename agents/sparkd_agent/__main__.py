@@ -19,6 +19,7 @@ from pathlib import Path
 
 from sparkd.clock import SystemClock
 from sparkd.errors import Conflict, SparkdError, UsageError
+from sparkd.notify import Notifier
 from sparkd_agent import privileges
 from sparkd_agent.config import AgentConfig, read_config
 from sparkd_agent.daemon import Agent
@@ -172,15 +173,22 @@ async def _serve(config: AgentConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    notifier = Notifier(os.environ)
     agent.adopt()
+    notifier.ready(agent.in_words(link.state))
     async with asyncio.TaskGroup() as group:
         work = [group.create_task(link.run()), group.create_task(agent.look_after_ranks())]
         if config.socket is not None:
             work.append(group.create_task(LocalSocket(agent, link, config.socket).run()))
+        work.append(
+            group.create_task(notifier.keep(well=agent.is_well, status=lambda: agent.in_words(link.state)))
+        )
         await stop.wait()
+        notifier.stopping()
         for task in work:
             task.cancel()
     await agent.close()
+    notifier.close()
     for runtime in runtimes.values():
         runtime.close()
 

@@ -101,6 +101,7 @@ class Agent:
         self._running: dict[str, RunningRank] = {}
         self._runtime_of: dict[str, Runtime] = {}
         self._occupied = asyncio.Event()
+        self._looked_at = clock.now().mono
         self._early_end: dict[str, Callable[[RunningRank], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._events: list[AgentEvent] = []
@@ -168,8 +169,21 @@ class Agent:
             await asyncio.sleep(self._limits.beat_s)
             for rank in self._running.values():
                 rank.look()
+            self._looked_at = self._clock.now().mono
             if not self._running:
                 self._occupied.clear()
+
+    def is_well(self) -> bool:
+        """Whether every rank is looked after. If this is not true of an agent, a new one would do better."""
+        late = self._clock.now().mono - self._looked_at > self._limits.watch_stall_s
+        return not (late and self._occupied.is_set()) and not any(
+            rank.is_abandoned for rank in self._running.values()
+        )
+
+    def in_words(self, contact: str) -> str:
+        """One line for `systemctl status`."""
+        ranks = [f"{rank.view.name} {rank.view.state}" for rank in self._running.values()]
+        return f"{contact}; {', '.join(ranks) or 'no rank'}"
 
     async def close(self) -> None:
         """Stop watching. The ranks live on."""
@@ -403,7 +417,9 @@ class Agent:
         )
         self._running[handle.name] = rank
         self._runtime_of[handle.name] = runtime
-        self._occupied.set()
+        if not self._occupied.is_set():
+            self._looked_at = self._clock.now().mono
+            self._occupied.set()
         rank.begin()
         return rank
 

@@ -29,6 +29,7 @@ CAPABILITIES: Final = (
 """As `sparkd-agent.service` keeps them."""
 
 BY_THE_UNIT: Final = "run it as root, by sparkd-agent.service"
+GRANT_IT: Final = "sparkd-agent.service asks for it, the machine or its container must grant it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ def look(proc: Path = Path("/proc"), root: Path = Path("/")) -> Privileges:
 def offer(config: AgentConfig, privileges: Privileges) -> Offer:
     """Decide how ranks are run here, and say what stands in the way of more."""
     missing = [one for one in CAPABILITIES if one.name not in privileges.held]
-    limits = [f"it cannot {one.lost} (no CAP_{one.name.upper()}): {BY_THE_UNIT}" for one in missing]
+    remedy = GRANT_IT if privileges.root else BY_THE_UNIT
+    limits = [f"it cannot {one.lost} (no CAP_{one.name.upper()}): {remedy}" for one in missing]
     if config.local:
         return Offer(("process",), None, tuple(limits))
     account = None

@@ -101,6 +101,11 @@ class RunningRank:
         return self._supervisor.handle
 
     @property
+    def is_abandoned(self) -> bool:
+        """Nobody looks after it any more, and it is not gone."""
+        return self.task is not None and self.task.done() and self.view.state != "gone"
+
+    @property
     def view(self) -> RankView:
         return self._supervisor.view
 

@@ -22,6 +22,7 @@ SHARED: Final = (
     "errors.py",
     "clock.py",
     "failpoints.py",
+    "notify.py",
     "records",
     "engine",
     "detect",

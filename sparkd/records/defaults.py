@@ -93,6 +93,8 @@ class Defaults:
     down_grace_s: float = 10.0
     kill_proof_s: float = 15.0
     rank_scan_s: float = 1.0
+    watch_stall_s: float = 5.0
+    """Ranks that were not looked at for so long are not looked after: the watchdog may hear of it."""
     rank_young_s: float = 5.0
     rank_young_scan_s: float = 0.1
     """So often at first: a process that is killed early must have been seen before."""

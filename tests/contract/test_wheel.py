@@ -81,6 +81,19 @@ def test_profiles_and_their_schema_travel_along(names: set[str]) -> None:
     assert "sparkd/profile/builtin/schema.json" in carried
 
 
+def test_unit_files_travel_along_and_are_found(names: set[str], installed: "Installed") -> None:
+    sources = {path.name: path.read_text() for path in (ROOT / "agents" / "systemd").iterdir()}
+    assert {name for name in names if name.startswith("sparkd/systemd/")} == {
+        f"sparkd/systemd/{name}" for name in sources
+    }
+    look = (
+        "import sys; from sparkd.unit_files import unit_file; "
+        "print(unit_file(sys.argv[1]).read_text(), end='')"
+    )
+    for name, text in sources.items():
+        assert installed.run("python", "-c", look, name) == text
+
+
 def test_its_metadata_names_what_it_needs_and_what_is_extra(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))

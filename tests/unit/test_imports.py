@@ -52,7 +52,7 @@ RULES = [
         "sparkd_agent",
         "the agent shares its node's memory with the model",
         # `sparkd` alone is its version; failpoints are for both daemons.
-        (*SHARED, "sparkd.__version__", "sparkd.failpoints", "sparkd_agent"),
+        (*SHARED, "sparkd.__version__", "sparkd.failpoints", "sparkd.notify", "sparkd_agent"),
         frozenset({"h11", "jeepney", "msgspec", "psutil"}),
     ),
     Rule(
