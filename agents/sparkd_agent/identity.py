@@ -62,7 +62,7 @@ class Identity:
         return await asyncio.to_thread(make_request, self._folder / KEY)
 
     def install(self, certificate: str) -> None:
-        """Use this certificate (PEM) from the next connection on. Raises UsageError; then the old one stays."""
+        """Use this certificate (PEM) from the next connection on. Raises UsageError: the old one stays."""
         fresh = self._folder / f".{CERTIFICATE}.new"
         try:
             with fresh.open("w", encoding="utf-8") as stream:
@@ -102,14 +102,14 @@ def check_coordinator(certificate: Mapping[str, Any]) -> None:
         raise CertificateRefused(f"certificate refused: it names {shown}, not the coordinator")
 
 
-def check_dates(certificate: Mapping[str, Any]) -> None:
-    """Raises ClockOff when by this node's clock the certificate is not valid."""
-    now, grace = time.time(), DEFAULTS.clock_warn_s
+def check_dates(certificate: Mapping[str, Any], now: float) -> None:
+    """Raises ClockOff when by this node's clock (`now`, wall) the certificate is not valid."""
+    grace = DEFAULTS.clock_warn_s
     begin = ssl.cert_time_to_seconds(certificate["notBefore"])
     end = ssl.cert_time_to_seconds(certificate["notAfter"])
     if not begin - grace <= now <= end + grace:
         here = time.strftime("%b %d %H:%M:%S %Y GMT", time.gmtime(now))
         raise ClockOff(
-            "the clock of this node or of the coordinator is off: the coordinator's certificate is valid from "
-            f"{certificate['notBefore']} to {certificate['notAfter']}, and here it is {here}"
+            "the clock of this node or of the coordinator is off: the coordinator's certificate is valid "
+            f"from {certificate['notBefore']} to {certificate['notAfter']}, and here it is {here}"
         )

@@ -19,6 +19,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from sparkd.clock import Clock, SystemClock
 from sparkd.errors import CertificateRefused, ClockOff, ExchangeFailed, UsageError
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.document import Document, Revision
@@ -51,6 +52,7 @@ class Link:
         *,
         token: str | None,
         identity: Identity | None = None,
+        clock: Clock | None = None,
         limits: Defaults = DEFAULTS,
     ) -> None:
         """`urls` are tried in turn. With an `identity` they are spoken to over TLS, else with the token."""
@@ -60,6 +62,7 @@ class Link:
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
         self._identity = identity
+        self._clock = clock or SystemClock()
         self._renewal: asyncio.Task[None] | None = None
         self._renew_at = 0.0
         self._limits = limits
@@ -99,7 +102,7 @@ class Link:
         def check(certificate: Mapping[str, Any]) -> None:
             check_coordinator(certificate)
             if dates:
-                check_dates(certificate)
+                check_dates(certificate, self._clock.now().wall)
 
         if self._identity is None:
             return Connection(address)
@@ -194,7 +197,7 @@ class Link:
     async def _send(
         self, connection: Connection, method: str, path: str, body: bytes, timeout_s: float | None = None
     ) -> Response:
-        headers = {**self._headers, CLOCK_HEADER: str(time.time())}
+        headers = {**self._headers, CLOCK_HEADER: str(self._clock.now().wall)}
         response = await connection.request(
             method,
             path,
