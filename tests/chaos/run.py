@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from sparkd.errors import SparkdError
+from sparkd.errors import CoordinatorUnreachable, SparkdError
 from sparkd.records.intent import Intent
 from sparkd.records.status import DeploymentStatus
 from tests.bed.cluster import PROC, Cluster, Sighting, cluster, until
@@ -101,20 +101,33 @@ class Chaos:
             begun = time.monotonic()
             fault()
             if number == rounds or self.chance.random() < 0.8:
-                self.settle()
-                self.judge()
+                self.look()
                 self.renew()
             self.seconds[fault.__name__] += time.monotonic() - begun
         self.end()
 
-    def _revive(self) -> None:
-        """Start again what has come to its failpoint, as a service manager would."""
-        for which in tuple(self.armed):
+    def look(self) -> None:
+        """Settle and judge; anew if an armed coordinator comes to its failpoint in the midst of it."""
+        while True:
+            self.settle()
+            try:
+                self.judge()
+            except CoordinatorUnreachable as error:
+                if 0 not in self.armed:
+                    raise
+                until(self._revive, f"the coordinator to be at its failpoint ({error})", 5.0)
+            else:
+                return
+
+    def _revive(self) -> bool:
+        """Start again what has come to its failpoint, as a service manager would. Whether anything had."""
+        ended = [which for which in self.armed if not self.bed.daemons[which].alive]
+        for which in ended:
             daemon = self.bed.daemons[which]
-            if not daemon.alive:
-                self.history.note(f"{daemon.name} came to its failpoint")
-                self.armed.discard(which)
-                daemon.start()
+            self.history.note(f"{daemon.name} came to its failpoint")
+            self.armed.discard(which)
+            daemon.start()
+        return bool(ended)
 
     # Faults. Each leaves every daemon running, or armed to die once.
 
@@ -335,8 +348,7 @@ class Chaos:
             self._kill(which)
         for slot in range(len(self.slots)):
             until(lambda slot=slot: self.down(slot), "down to be acknowledged", SETTLE_S)  # type: ignore[misc]
-        self.settle()
-        self.judge()
+        self.look()
         until(lambda: not self.bed.sightings(), "every rank to be gone", 5.0)
         left = [str(path) for path in self.segments if path.exists()]
         if left:
