@@ -109,6 +109,92 @@ class Defaults:
     orphaned_follower_s: float = 60.0
     """Without a coordinator: how long neither rank 0's API nor its rendezvous port may answer."""
 
+    # The watch over a node's memory, GPU and fabric (`sparkd.detect`). Sources: gb10.md §2, §3 and §5, and
+    # the public reports; shares are of one core or of wall time, rates are per second.
+    watch_s: float = 1.0
+    watch_fast_s: float = 0.2
+    """Between two looks while memory is short: a rank that takes 1 GiB/s is 0.2 GiB further at each."""
+    watch_window_s: float = 5.0
+    """Rates and shares are over so long: the kernel's own ten-second average knows of a freeze too late."""
+    watch_gap_s: float = 2.0
+    """A look counts for at most so long: nothing is known of the time while the agent stood still."""
+    memory_floor_bytes: int = 2 * GIB
+    """Where a profile says nothing. Under 2 GiB every reported machine was about to freeze."""
+    memory_critical_bytes: int = GIB
+    """Below it nothing else is asked. A burst of prefill takes more than that in the second before the next
+    look."""
+    memory_near_bytes: int = 4 * GIB
+    """So much above the floor, or `memory_near_share` of the node, looks become frequent."""
+    memory_near_share: float = 0.06
+    memory_leave_bytes: int = 2 * GIB
+    memory_leave_s: float = 10.0
+    """A grade falls only when MemAvailable was so far above the floor for so long without any trouble: a
+    cache that was dropped fills again, and a gang that is shed and admitted in turn serves nobody."""
+    memory_low_s: float = 2.0
+    """Below the floor for so long: shed. Case 6: a floor alone must not end a healthy gang."""
+    trouble_shed_s: float = 1.0
+    trouble_end_s: float = 3.0
+    """Of the last `watch_window_s`: thrash and not a single stall."""
+    trouble_full_share: float = 0.10
+    """PSI `full`: every task that could run waits for memory a tenth of the time. oomd acts at 60 % of 30 s,
+    nohang at 40 %: on a GB10 the whole machine stands still by then."""
+    trouble_some_share: float = 0.10
+    trouble_direct_pages: float = 256.0
+    trouble_direct_yield: float = 0.3
+    """Pages freed of pages looked at by tasks that had to reclaim for themselves: below it reclaim fails."""
+    trouble_stalls: float = 10.0
+    """Allocations that had to wait for direct reclaim, summed over zones."""
+    trouble_swap_bytes: float = 10 * MIB
+    trouble_refault_pages: float = 20_000.0
+    """80 MiB/s of pages read again that had just been thrown away. Only below the floor: loading weights by
+    mmap from a cache that is too small does the same, harmlessly."""
+    trouble_thread_share: float = 0.5
+    """Of a core, a `UVM …` or `kswapd` thread. UVM threads use none at all while vLLM serves (measured), so
+    they can confirm, and are never required."""
+    signature_free_bytes: int = 2 * GIB
+    """With a busy UVM thread the known picture of a GB10 that is about to freeze."""
+    no_memory_bytes: int = 3 * GIB
+    """NVRM says NV_ERR_NO_MEMORY with less than this available: the next thing is a frozen host (case 2)."""
+    no_memory_burst: int = 10
+    """So many such lines in `watch_window_s` say the same whatever meminfo shows; 40 a second were seen."""
+    plunge_s: float = 2.0
+    """The floor will be reached within so long at the present slope. A gang takes half a second to end. The
+    drop after loading, 7 GiB in a second at worst (case 5), stays above 3 s."""
+    plunge_hold_s: float = 0.35
+    """And every look for so long says so, which takes three: one large allocation may spread over two."""
+    plunge_window_s: float = 1.0
+    plunge_watch_s: float = 10.0
+    """Within so long: look more often."""
+    load_spike_bytes: int = 19 * GIB
+    load_spike_s: float = 60.0
+    """What loading takes beyond everything planned, within so long after the weights are loaded; 17-19 GiB
+    are reported (case 5)."""
+    memory_ask_s: float = 0.5
+    """How long the coordinator has to take a rank out of the document before its own agent ends it."""
+    evict_s: float = 60.0
+    """Between two evictions of the page cache while loading."""
+    evict_pressure_s: float = 10.0
+    """The same under pressure: dropping a cache of 100 GiB takes a second of one core."""
+    threads_scan_s: float = 30.0
+    """Between two looks for new kernel threads: a full look costs 13 µs a process."""
+    gpu_look_s: float = 1.0
+    gpu_answer_s: float = 5.0
+    """NVML that has not answered for so long says nothing: its numbers are unknown."""
+    gpu_busy_percent: float = 90.0
+    gpu_judge_s: float = 20.0
+    gpu_slow_mhz: float = 1000.0
+    """A GB10 under load runs at 2,280-2,420 MHz, one that is stuck at 500-850."""
+    gpu_idle_watts: float = 30.0
+    """A GB10 under load draws 45-92 W; 15-22 W with full utilisation is a stuck or a spinning one."""
+    gpu_hot_s: float = 10.0
+    fabric_look_s: float = 5.0
+    fabric_flaps: int = 2
+    fabric_window_s: float = 300.0
+    node_look_s: float = 60.0
+    """For what changes when somebody installs something: other killers, drivers, stale shared memory."""
+    watch_late_s: float = 1.0
+    """The agent's own look came so much later than it should have: it does not get to run itself."""
+
     # Restart policy.
     restart_budget: int = 3
     restart_backoff_s: float = 5.0
