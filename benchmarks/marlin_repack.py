@@ -109,7 +109,8 @@ def main() -> int:
             right = right and equal
             print(
                 f"E={shape[0]} K={shape[1]} N={shape[2]}: w13+w2 {weights:.1f} MiB, {way}: "
-                f"peak {peak:.1f} MiB ({peak / weights:.2f}x), left {left:.1f} MiB, {took:.3f} s, same bits: {equal}",
+                f"peak {peak:.1f} MiB ({peak / weights:.2f}x), left {left:.1f} MiB, {took:.3f} s, "
+                f"same bits: {equal}",
                 flush=True,
             )
             del given, layer, result

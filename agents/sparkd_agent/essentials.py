@@ -116,6 +116,9 @@ class Essentials:
         """Pidfds of what the kill path may signal: the shim is left out."""
         return [one.pidfd for one in self._all.values() if not one.ended and one.title != SHIM]
 
+    def living_titles(self) -> tuple[tuple[str, int], ...]:
+        return tuple((one.title, one.ref.pid) for one in self._all.values() if not one.ended)
+
     def settle(self, one: Essential, *, shim_alive: bool, final: bool) -> None:
         """Try to learn how it ended; `final`: what is unknown now stays unknown."""
         if one.exit is None and one.ended_at is not None:

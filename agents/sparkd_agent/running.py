@@ -8,10 +8,12 @@ from sparkd.clock import Clock
 from sparkd.detect import progress as progress_of
 from sparkd.detect import wedge
 from sparkd.detect.progress import ProgressSample
+from sparkd.engine.plugin import read_requests
 from sparkd.records.defaults import Defaults
 from sparkd.records.rank import RankSpec
 from sparkd.records.report import ProbeReport, RankReport
 from sparkd_agent.logs import RankLog
+from sparkd_agent.mods_watch import ModsWatch
 from sparkd_agent.prober import Around, Prober
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
@@ -54,6 +56,7 @@ class RunningRank:
             limits=limits,
         )
         self._progress = progress_of.begin(clock.now().mono, spec.weights_bytes)
+        self._mods = ModsWatch(read_requests(spec.env), self._log)
         self._prober: Prober | None = None
         probe = spec.probe
         if probe is not None:
@@ -135,8 +138,9 @@ class RunningRank:
             return
         fresh = self._log.follow(self._log_at, self._limits.report_log_bytes)
         self._log_at = fresh.next_offset
+        lines = tuple(line.text for line in fresh.lines)
         sample = ProgressSample(
-            lines=tuple(line.text for line in fresh.lines),
+            lines=lines,
             read_bytes=max(view.read_bytes, view.rchar_bytes),
             rss_bytes=view.rss_bytes,
             cpu_s=view.cpu_seconds,
@@ -144,6 +148,10 @@ class RunningRank:
             phase="serving" if self.served else None,
         )
         self._progress = progress_of.observe(self._progress, sample, self._clock.now().mono)
+        self._mods.read(lines)
+        loaded = self._progress.phase in {"warming", "serving"}
+        if loaded and self._mods.judge(self._supervisor.model_processes()):
+            self._on_change(self)
 
     def report(self) -> RankReport:
         view, progress = self.view, self._progress
@@ -166,6 +174,7 @@ class RunningRank:
             ended=view.reason or None,
             remains=view.remains,
             stopped=tuple(self._in_words(one) for one in view.stopped),
+            mods_missing=self._mods.missing,
         )
 
     def _in_words(self, one: StoppedProcess) -> str:

@@ -148,6 +148,12 @@ class RankSupervisor:
         members = self._target.members(thorough=False)
         return any(self._procfs.holds_socket(stat.pid, inodes) for stat in members)
 
+    def model_processes(self) -> tuple[tuple[str, int], ...]:
+        """(title, pid) of those that hold the model: its workers, else the engine that works itself."""
+        living = self._essentials.living_titles()
+        workers = tuple(one for one in living if "::Worker" in one[0])
+        return workers or tuple(one for one in living if "::EngineCore" in one[0])
+
     def stacks(self) -> tuple[int, ...]:
         """Send SIGUSR2 to those processes that have a handler for it; it kills none. Returns their pids."""
         number = signal.SIGUSR2

@@ -56,6 +56,13 @@ CAUSES: Final = (
         r"Model architectures \[.*\] are not supported|does not recognize this architecture",
     ),
     _cause(
+        "MOD_MISSING",
+        "never",
+        "a required mod is not applied",
+        "`sparkd mods check --python PATH` on that node says more; `unknown: try` in the profile dares it",
+        r"ModRefusedError: ",
+    ),
+    _cause(
         "MEM_FREE_GATE",
         "memory",
         "not enough free memory for the engine",

@@ -12,7 +12,9 @@ from sparkd.records.verdict import Severity, Verdict
 _SAME_FALL_S = 5.0
 """Deaths of two ranks closer than this belong to one fall (design §8)."""
 
-_OWN_CAUSES = frozenset({"CANARY_FAILED", "ENGINE_WEDGED", "BOOT_STALLED", "START_REFUSED", "NODE_LOST"})
+_OWN_CAUSES = frozenset(
+    {"CANARY_FAILED", "ENGINE_WEDGED", "BOOT_STALLED", "START_REFUSED", "NODE_LOST", "MOD_MISSING"}
+)
 """Judged by the gang, not read from a process's end: no later exit explains them better."""
 
 
@@ -49,8 +51,11 @@ def _fallen(turn: Turn) -> list[Fall]:
         if node is None:
             continue
         report = node.reports.get(spec.name)
-        if report is not None and _is_down(report, by_itself=turn.phase in ("recovering", "stopping")):
+        ending = turn.phase in ("recovering", "stopping")
+        if report is not None and _is_down(report, by_itself=ending):
             found.append(_fall_of(turn, rank, report, node.clock_offset_s))
+        elif report is not None and report.mods_missing and not ending:
+            found.append(_unmodded(turn, rank, report.mods_missing, node.name))
         elif report is None and spec.name in node.refusals:
             code, reason = node.refusals[spec.name]
             found.append(
@@ -64,6 +69,15 @@ def _fallen(turn: Turn) -> list[Fall]:
                 )
             )
     return found
+
+
+def _unmodded(turn: Turn, rank: int, reason: str, node: str) -> Fall:
+    """It runs, and must not: what it would serve is not what the profile means."""
+    cause = known_cause("MOD_MISSING")
+    remedy = cause.remedy if cause else ""
+    return Fall(
+        turn.record.generation, rank, node, reason, turn.now.wall, cause="MOD_MISSING", remedy=remedy
+    )
 
 
 def _is_down(report: RankReport, *, by_itself: bool) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sparkd.engine import flags
 from sparkd.engine.environment import is_secret_name
+from sparkd.engine.plugin import MODS_VARIABLE, ModRequest, encode_requests
 from sparkd.engine.releases import variable_unknown
 from sparkd.errors import UsageError
 from sparkd.profile.check import profile_of
@@ -150,7 +151,7 @@ def _rank_plan(
             with_paths(profile.engine.args, _paths(profile, descriptor.intent, node, also)), origins
         ),
     )
-    env = _env(node, profile.env, origins)
+    env = _env(node, profile, origins)
     ranks = profile.layout.ranks
     spec = RankSpec(
         name=str(RankName(descriptor.name, descriptor.generation, rank)),
@@ -232,9 +233,7 @@ def _profile_args(args: Mapping[str, Any], origins: Mapping[str, str]) -> list[P
     return planned
 
 
-def _env(
-    node: NodeFacts, profile_env: Mapping[str, str], origins: Mapping[str, str]
-) -> tuple[PlannedEnv, ...]:
+def _env(node: NodeFacts, profile: Profile, origins: Mapping[str, str]) -> tuple[PlannedEnv, ...]:
     """Later wins: sparkd and fabric, the profile, the node's own `[rank.env]`. Empty values are left out."""
     found: dict[str, PlannedEnv] = {}
 
@@ -246,7 +245,10 @@ def _env(
         put(variable, node.fabric_interface or "", "fabric")
     for variable, (value, note) in _QUIET_ENV.items():
         put(variable, value, "default", note)
-    for variable, value in profile_env.items():
+    if profile.mods:
+        requests = [ModRequest(m.name, m.required, m.unknown, m.settings) for m in profile.mods]
+        put(MODS_VARIABLE, encode_requests(requests), *_origin(origins, "mods"))
+    for variable, value in profile.env.items():
         put(variable, value, *_origin(origins, f"env.{variable}"))
     for variable, value in node.rank_env.items():
         if is_secret_name(variable) and value:

@@ -143,6 +143,9 @@ class Mod(Section):
     unknown: Literal["refuse", "try"] = Field(
         default="refuse", description="What to do when the code that it changes is not one that it knows."
     )
+    settings: dict[str, str] = Field(
+        default_factory=dict, description="The mod's own settings, as `sparkd mods list` shows them."
+    )
 
 
 class Floors(Section):

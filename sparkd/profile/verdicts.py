@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from sparkd.engine.plugin import known_mods
 from sparkd.engine.releases import flag_missing, variable_missing
 from sparkd.engine.versions import VersionRange, release_of
 from sparkd.errors import EngineUnknown
@@ -44,9 +45,10 @@ def _verdicts(profile: Profile, members: Sequence[NodeFacts]) -> list[Verdict]:
             id="MOD_UNKNOWN",
             severity=Severity.BLOCK if mod.required else Severity.WARN,
             title=f"mod {mod.name} does not exist",
-            remedy="remove it from `mods`, or set `required: false`",
+            remedy=f"these do: {', '.join(known_mods())}",
         )
         for mod in profile.mods
+        if mod.name not in known_mods()
     ]
     return verdicts
 

@@ -73,6 +73,8 @@ class RankReport:
     """What could not be removed, named (`pid 812 state D in nvidia_close`)."""
     stopped: tuple[str, ...] = ()
     """Its processes in state T, in words: rank 0's own agent sees those of its node only."""
+    mods_missing: str | None = None
+    """Why it may not serve: a required mod that a process with a loaded model did not apply."""
 
 
 @dataclass(frozen=True, slots=True)

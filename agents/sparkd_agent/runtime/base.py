@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sparkd.clock import Instant
+from sparkd.engine.plugin import plugin_folder, with_plugin
 from sparkd.records.rank import RankSpec
 from sparkd_agent.account import Account
 from sparkd_agent.procfs import RANK_VARIABLE, ProcessRef
@@ -55,7 +56,7 @@ def make_launch(
 
     `command` is the engine's own, from the agent's configuration. Later wins: the allow-list out of the
     agent's environment, whose the rank is, `[rank.env]` of the node, the spec, its secrets, and the rank's
-    name, which nothing overrides.
+    name, which nothing overrides. sparkd's plug-in for vLLM comes first on PYTHONPATH.
     """
     allowed = {name: agent_env[name] for name in ALLOWED_ENVIRONMENT if name in agent_env}
     own = {} if account is None else account.environment
@@ -68,6 +69,7 @@ def make_launch(
         **spec.secrets,
         RANK_VARIABLE: spec.name,
     }
+    env = with_plugin(env, plugin_folder())
     return Launch(argv=command + spec.args, env=env, cwd=cwd, account=account)
 
 

@@ -19,14 +19,14 @@ _CACHE = "VLLM_CACHE_ROOT"
 _registered = False
 
 
-class ModRefused(RuntimeError):
+class ModRefusedError(RuntimeError):
     """A required mod cannot be applied: the rank must not serve without it."""
 
 
 def register() -> None:
     """Prepare this process: stacks on SIGUSR2, and each mod's targets changed once they are imported.
 
-    Raises ModRefused for a required mod whose target is not one that it knows. Nothing of vLLM is imported.
+    Raises ModRefusedError for a required mod whose target is not one that it knows. Nothing of vLLM is imported.
     """
     global _registered  # noqa: PLW0603 - once a process, as its sys.meta_path
     if _registered:
@@ -96,7 +96,7 @@ class _Application:
 def _refuse(request: Request, reason: str, target: str = "", cause: Exception | None = None) -> None:
     tell(request.name, "refused", reason, target)
     if request.required:
-        raise ModRefused(f"sparkd mod {request.name} cannot be applied: {reason}") from cause
+        raise ModRefusedError(f"sparkd mod {request.name} cannot be applied: {reason}") from cause
 
 
 def _own_cache(entries: list[catalogue.Entry]) -> None:

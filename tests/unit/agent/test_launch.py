@@ -1,5 +1,6 @@
 """A rank's argv and environment: from scratch, with one order of who wins."""
 
+from sparkd.engine.plugin import plugin_folder
 from sparkd_agent.runtime.base import make_launch
 from tests.bed.ranks import rank_spec
 
@@ -19,6 +20,8 @@ def test_the_environment_is_made_from_scratch_and_later_wins() -> None:
         cwd="/",
     )
     assert launch.argv == ("/opt/vllm/bin/vllm", "serve")
+    path = launch.env.pop("PYTHONPATH")
+    assert path == str(plugin_folder())
     assert launch.env == {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "LANG": "C.UTF-8",
