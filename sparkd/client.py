@@ -19,7 +19,7 @@ from sparkd.errors import (
     Unavailable,
     UsageError,
 )
-from sparkd.records.answer import CommandAnswer, LogLine, Problem
+from sparkd.records.answer import CommandAnswer, LogLine, Membership, NodeEnrolled, Problem
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.event import Event
 from sparkd.records.status import DeploymentStatus, NodeStatus, Status
@@ -84,6 +84,18 @@ class Client:
     def _drained(self, node: str, verb: str) -> tuple[NodeStatus, ...]:
         body = self._send("POST", f"/v1/nodes/{quote(node, safe='')}/{verb}", {}).read()
         return _decode(body, tuple[NodeStatus, ...])
+
+    def membership(self) -> Membership:
+        """Who belongs to the coordinator. Raises Conflict when it has no certificates to give."""
+        return self._get("/v1/membership", Membership)
+
+    def enrol_node(self, node_id: str, name: str, csr: str) -> NodeEnrolled:
+        """Sign for a node, and expect it from now on; the same request again does no harm."""
+        body = {"id": node_id, "name": name, "csr": csr}
+        return _decode(self._send("POST", "/v1/nodes", body).read(), NodeEnrolled)
+
+    def remove_node(self, name: str) -> None:
+        self._send("DELETE", f"/v1/nodes/{quote(name, safe='')}").read()
 
     def plan(self, name: str, intent: "Intent") -> "Plan":
         from sparkd.records.plan import Plan  # noqa: PLC0415  see above

@@ -15,6 +15,15 @@ def run(
     agents: Annotated[
         str, typer.Option("--agents", metavar="HOST:PORT", help="For agents.")
     ] = "127.0.0.1:7071",
+    advertise: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--advertise",
+            metavar="HOST:PORT",
+            help="Where agents find it, if not at --agents; may be repeated, the best first.",
+            show_default=False,
+        ),
+    ] = None,
     rest_socket: Annotated[
         Path | None,
         typer.Option("--rest-socket", help="A unix socket for people besides.", show_default=False),
@@ -37,4 +46,11 @@ def run(
     folder = state_dir or state / "coordinator"
     if token_file is None and not has_authority(folder):
         token_file = state / "token"
-    serve(state_dir=folder, rest=rest, agents=agents, token_file=token_file, rest_socket=rest_socket)
+    serve(
+        state_dir=folder,
+        rest=rest,
+        agents=agents,
+        token_file=token_file,
+        rest_socket=rest_socket,
+        advertise=tuple(advertise or ()),
+    )

@@ -1,7 +1,7 @@
 """The REST API (design §11). Handlers translate; the reconciler and the fleet machine decide."""
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from fastapi import Body, FastAPI, Header, Query, Response
@@ -14,15 +14,18 @@ from sparkd.coordinator.planner import plan_now
 from sparkd.coordinator.problems import answer_with_problems
 from sparkd.coordinator.reconciler import Reconciler
 from sparkd.coordinator.store import Store
-from sparkd.errors import IntentDiffers, NotFound
+from sparkd.errors import Conflict, IntentDiffers, NotFound
 from sparkd.gang.machine import ENDED
 from sparkd.profile.check import profile_of
 from sparkd.profile.differences import intent_differences
-from sparkd.records.answer import CommandAnswer, Problem
+from sparkd.records.answer import CommandAnswer, Membership, NodeEnrolled, Problem
 from sparkd.records.event import Event
 from sparkd.records.intent import Intent
 from sparkd.records.plan import Plan
 from sparkd.records.status import DeploymentStatus, NodeStatus, RankStatus, Status
+
+if TYPE_CHECKING:
+    from sparkd.coordinator.registry import Registry
 
 _SSE_KEEPALIVE_S = 15.0
 
@@ -36,8 +39,8 @@ class _Json(Response):
         return msgspec.json.encode(content)
 
 
-def rest_app(reconciler: Reconciler, store: Store) -> FastAPI:
-    """All routes under `/v1`, `/healthz` and `/metrics`."""
+def rest_app(reconciler: Reconciler, store: Store, registry: "Registry | None" = None) -> FastAPI:
+    """All routes under `/v1`, `/healthz` and `/metrics`. Without a `registry` nobody can be enrolled."""
     app = FastAPI(
         title="sparkd",
         version=sparkd.__version__,
@@ -49,6 +52,7 @@ def rest_app(reconciler: Reconciler, store: Store) -> FastAPI:
     answer_with_problems(app)
     _add_reads(app, reconciler, store)
     _add_commands(app, reconciler)
+    _add_membership(app, registry)
     _add_streams(app, reconciler)
     return app
 
@@ -146,6 +150,27 @@ def _add_commands(app: FastAPI, reconciler: Reconciler) -> None:
     @app.post("/v1/plan", response_model=Plan)
     async def post_plan(name: Annotated[str, Body()], intent: Annotated[Intent, Body()]) -> Response:
         return _Json(plan_now(reconciler.fleet, name, intent))
+
+
+def _add_membership(app: FastAPI, registry: "Registry | None") -> None:
+    def office() -> "Registry":
+        if registry is None:
+            raise Conflict("this coordinator has no certificates, so nodes cannot join it: run `sparkd init`")
+        return registry
+
+    @app.get("/v1/membership", response_model=Membership)
+    async def get_membership() -> Response:
+        return _Json(office().membership())
+
+    @app.post("/v1/nodes", response_model=NodeEnrolled)
+    async def post_node(
+        node_id: Annotated[str, Body(alias="id")], name: Annotated[str, Body()], csr: Annotated[str, Body()]
+    ) -> Response:
+        return _Json(office().enrol(node_id, name, csr), 201)
+
+    @app.delete("/v1/nodes/{name}", response_model=Membership)
+    async def delete_node(name: str) -> Response:
+        return _Json(office().remove(name))
 
 
 def _add_streams(app: FastAPI, reconciler: Reconciler) -> None:

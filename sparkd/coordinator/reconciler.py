@@ -17,7 +17,8 @@ from sparkd.coordinator.pulse import SendPulse, send_pulse
 from sparkd.coordinator.store import Changes, Store
 from sparkd.errors import Unavailable
 from sparkd.failpoints import passed
-from sparkd.fleet import machine
+from sparkd.fleet import machine, members
+from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Commands, ErrandDone, Fleet, NodeSaid, Superseded, Told
 from sparkd.gang.state import PendingTask, PulseEndpoint, Say, WriteIncident
 from sparkd.records.defaults import DEFAULTS, Defaults
@@ -128,6 +129,16 @@ class Reconciler:
 
     def drain(self, node: str, *, drained: bool) -> None:
         self._apply(lambda fleet, now: (*machine.drain(fleet, node, drained=drained, now=now), None))
+
+    def enrol(self, node_id: str, name: str) -> None:
+        self._apply(lambda fleet, _: (*members.enrol(fleet, node_id, name), None))
+
+    def removable(self, name: str) -> Node:
+        """Raises as `members.removable`."""
+        return members.removable(self.fleet, name)
+
+    def remove(self, node_id: str) -> None:
+        self._apply(lambda fleet, _: (*members.remove(fleet, node_id), None))
 
     async def settle(self) -> None:
         """Until every node in contact has accepted its newest document, at most one beat."""

@@ -11,7 +11,7 @@ import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkd.clock import SystemClock
 from sparkd.coordinator.agent_api import agent_app
@@ -36,6 +36,9 @@ from sparkd.fleet.state import Fleet
 from sparkd.gang import machine as gang_machine
 from sparkd.records.defaults import DEFAULTS, Defaults
 
+if TYPE_CHECKING:
+    from sparkd.coordinator.registry import Registry
+
 log = logging.getLogger("sparkd.coordinator")
 
 
@@ -53,13 +56,15 @@ def run(
     agents: str,
     token_file: Path | None = None,
     rest_socket: Path | None = None,
+    advertise: tuple[str, ...] = (),
     limits: Defaults = DEFAULTS,
 ) -> None:
     """Serve in the foreground: REST on one HOST:PORT and, if wanted, on a unix socket, agents on another.
 
     A state folder with a certificate authority (`sparkd init`) makes the agents' port ask for certificates
     and REST speak TLS off loopback. Without one everything stays on loopback, and agents share the token of
-    `token_file`, which is also good for REST.
+    `token_file`, which is also good for REST. `advertise`: HOST:PORT where agents find us, if not at
+    `agents`.
     Raises UsageError for an address or a token that cannot be used, Conflict when another coordinator holds
     the state folder, StateCorrupt for a database, a roster or an authority that cannot be trusted.
     """
@@ -82,7 +87,7 @@ def run(
             bind(agents, has_tls=is_secure),
             bind_unix(rest_socket) if rest_socket is not None else None,
         )
-        asyncio.run(_serve(state_dir, sockets, token, limits))
+        asyncio.run(_serve(state_dir, sockets, token, advertise or (agents,), limits))
 
 
 def has_authority(state_dir: Path) -> bool:
@@ -141,7 +146,9 @@ def load_fleet(store: Store, roster: Roster, clock: SystemClock, keys: KeyRing) 
     )
 
 
-async def _serve(state_dir: Path, sockets: _Sockets, token: str | None, limits: Defaults) -> None:
+async def _serve(
+    state_dir: Path, sockets: _Sockets, token: str | None, addresses: tuple[str, ...], limits: Defaults
+) -> None:
     clock = SystemClock()
     stamp = time.strftime("%Y%m%dT%H%M%S")
     store, lost = open_store(state_dir / "coordinator.sqlite", stamp)
@@ -172,7 +179,8 @@ async def _serve(state_dir: Path, sockets: _Sockets, token: str | None, limits: 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     tokens = Tokens(state_dir, {token: "admin"} if token is not None else {})
-    people = Guard(rest_app(reconciler, store), rest_gate(tokens), limits)
+    registry = secure.registry(reconciler, addresses) if secure else None
+    people = Guard(rest_app(reconciler, store, registry), rest_gate(tokens), limits)
     if secure is not None:
         agents = Guard(agent_app(reconciler, secure.entrance), secure.entrance.gate, limits)
     else:
@@ -213,8 +221,23 @@ class _Secure:
         authority = load_authority(state_dir)
         self.own = OwnCertificate(authority, state_dir, clock.now().wall, limits)
         self.entrance = Entrance(authority, roster, clock, limits)
+        self._authority = authority
+        self._folder = state_dir
+        self._roster = roster
         self._clock = clock
         self._look_s = limits.certificate_look_s
+
+    def registry(self, reconciler: Reconciler, addresses: tuple[str, ...]) -> "Registry":
+        from sparkd.coordinator.registry import Registry  # noqa: PLC0415  as above
+
+        return Registry(
+            self._folder,
+            self._authority,
+            self._roster,
+            reconciler=reconciler,
+            clock=self._clock,
+            addresses=addresses,
+        )
 
     async def keep_fresh(self) -> None:
         while True:

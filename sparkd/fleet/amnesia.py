@@ -77,7 +77,9 @@ def review(fleet: Fleet, now: Instant) -> Fleet:
         found = _best(fleet, name)
         # While nobody who spoke was a member, any node that has not spoken may be one.
         members = found.nodes if found is not None else sorted(fleet.enrolled)
-        missing = [node for node in members if not _spoken(fleet, node)]
+        # A node that was removed will never speak again.
+        awaited = fleet.enrolled or frozenset(members)
+        missing = [node for node in members if node in awaited and not _spoken(fleet, node)]
         if missing or fleet.holding:
             fleet = _show_waiting(fleet, name, found, missing, now)
             continue
