@@ -25,6 +25,7 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -388,6 +389,7 @@ def become_leader(spec: dict[str, Any], out: int, err: int) -> None:
     for number in (*IGNORED, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    forbid_core_dumps()
     if spec.get("uid") is not None:
         os.setgroups(spec["groups"])
         os.setgid(spec["gid"])
@@ -397,6 +399,18 @@ def become_leader(spec: dict[str, Any], out: int, err: int) -> None:
     except OSError as error:
         raise RuntimeError(f"no working folder {spec['cwd']!r}: {os.strerror(error.errno or 0)}") from error
     os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606 - an argv array, and no shell
+
+
+def forbid_core_dumps() -> None:
+    """Writing the image of a process that maps half of the machine takes minutes, in which it is not dead.
+
+    A limit of 0 keeps a file from being written, but not a handler behind a pipe (apport, systemd-coredump)
+    from being fed; the kernel takes exactly 1 for both.
+    """
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    except ValueError:  # the limit was 0 already, and this is no root: then at least no file is written
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 class Shim:
@@ -548,6 +562,15 @@ def announce(body: bytes) -> None:
     os.close(null)
 
 
+def close_inherited(folder_fd: int | None) -> None:
+    """What the agent's own parent left open must not stay open for as long as the model lives: somebody may
+    wait for the end of such a pipe.
+    """
+    kept = folder_fd if folder_fd is not None else 2
+    os.closerange(3, kept)
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+
+
 def main() -> None:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -557,6 +580,7 @@ def main() -> None:
         spec = json.load(file)
     if int(sys.argv[1]) == 0:
         os.open(os.devnull, os.O_RDONLY)  # nothing else may ever become descriptor 0
+    close_inherited(spec["folder_fd"])
     try:
         shim = Shim(spec)
     except OSError as error:

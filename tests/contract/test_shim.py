@@ -15,6 +15,7 @@ from sparkd.errors import RankNotStarted
 from sparkd_agent.procfs import ProcFs
 from tests.bed.ranks import rank_bed, rank_spec, until
 
+AGENTS = Path(__file__).parents[2] / "agents"
 NAME = f"sparkd-s{os.getpid()}-g1-r0"
 PROC = ProcFs()
 MIB = 1 << 20
@@ -63,6 +64,7 @@ def test_the_rank_has_its_own_environment_and_secrets_are_in_no_argv(tmp_path: P
                 b"PATH=/usr/bin:/bin",
                 b"FROM_PROFILE=a $b 'c'",
                 b"KEY=s3cret",
+                f"PYTHONPATH={AGENTS}".encode(),
                 f"SPARKD_RANK={NAME}".encode(),
                 f"SPARKD_RANK_FOLDER={rank.folder.path}".encode(),
             }
@@ -74,6 +76,20 @@ def test_the_rank_has_its_own_environment_and_secrets_are_in_no_argv(tmp_path: P
                 path for path in tmp_path.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()
             ]
             assert rank.folder.path.stat().st_mode & 0o777 == 0o700
+
+    asyncio.run(test())
+
+
+def test_no_core_is_dumped_to_a_file_or_to_a_handler(tmp_path: Path) -> None:
+    """A limit of exactly 1 means: nothing behind a pipe either (do_coredump in fs/coredump.c)."""
+
+    async def test() -> None:
+        async with rank_bed(tmp_path) as bed:
+            rank = await bed.start(NAME, "wait")
+            await rank.says("ready")
+            limits = Path(f"/proc/{rank.leader}/limits").read_text()
+            (line,) = [line for line in limits.splitlines() if line.startswith("Max core file size")]
+            assert line.split()[4:6] == ["1", "1"]
 
     asyncio.run(test())
 
