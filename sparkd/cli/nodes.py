@@ -14,7 +14,7 @@ app = typer.Typer(rich_markup_mode=None, help="Show the machines that run agents
 @app.command("list")
 def list_nodes(output: Output = OutputFormat.TEXT, coordinator: CoordinatorUrl = None) -> None:
     """List all nodes with their state and memory."""
-    from sparkd.cli.output import node_lines, paint_for, show, show_json
+    from sparkd.cli.output import limit_lines, node_lines, paint_for, show, show_json
     from sparkd.cli.session import connect
 
     with connect(coordinator) as session:
@@ -22,7 +22,7 @@ def list_nodes(output: Output = OutputFormat.TEXT, coordinator: CoordinatorUrl =
     if output is OutputFormat.JSON:
         show_json(nodes)
     else:
-        show(node_lines(nodes, paint_for(sys.stdout)))
+        show([*node_lines(nodes, paint_for(sys.stdout)), *limit_lines(nodes)])
 
 
 @app.command("show")
@@ -91,7 +91,13 @@ def _rows(node: "NodeStatus") -> list[tuple[str, str]]:
         ("id", node.id),
         ("state", f"{node.state}, drained" if node.drained else node.state),
         ("addresses", ", ".join(node.addresses)),
+        ("runs ranks by", ", ".join(node.runtimes) or "nothing"),
+        ("privileges", ", ".join(node.privileges) or "none"),
     ]
+    if node.limits:
+        # The heading once: what follows under it is a list.
+        heads = ("cannot", *[""] * (len(node.limits) - 1))
+        rows += zip(heads, (limit.removeprefix("it cannot ") for limit in node.limits), strict=True)
     if memory := node.memory:
         rows.append(
             (

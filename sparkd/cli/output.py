@@ -241,6 +241,19 @@ def node_lines(nodes: Sequence[NodeStatus], paint: Paint = plain) -> list[str]:
     return lines
 
 
+def limit_lines(nodes: Sequence[NodeStatus]) -> list[str]:
+    """Which agents cannot do everything, and where to read on."""
+    return [
+        f"  {node.name}'s agent cannot do {_count(len(node.limits), 'thing')}: sparkd nodes show {node.name}"
+        for node in nodes
+        if node.limits
+    ]
+
+
+def _count(number: int, what: str) -> str:
+    return f"one {what}" if number == 1 else f"{number} {what}s"
+
+
 def progress_text(rank: RankStatus) -> str:
     """`40 %  loading weights  1.2 GiB`, as far as known; nothing of a rank that is no more."""
     if rank.phase in {"absent", "gone"}:

@@ -220,6 +220,9 @@ def _node(node: Node, refused: Refusal | None) -> NodeStatus:
         memory=node.sample.memory if node.sample and node.in_contact else None,
         pressure=node.sample.pressure if node.sample and node.in_contact else Pressure(),
         drained=node.drained,
+        runtimes=facts.runtimes if facts else (),
+        privileges=facts.privileges if facts else (),
+        limits=facts.limits if facts else (),
         verdicts=(*_refusal_verdicts(refused), *_clock_verdicts(node)),
     )
 

@@ -121,6 +121,12 @@ class NodeStatus:
     verdicts: tuple[Verdict, ...] = ()
     drained: bool = False
     """It gets no new rank."""
+    runtimes: tuple[str, ...] = ()
+    """How it can run ranks, the best way first."""
+    privileges: tuple[str, ...] = ()
+    """`root`, and the capabilities that its agent has."""
+    limits: tuple[str, ...] = ()
+    """What its agent cannot do, each with the remedy."""
 
 
 @dataclass(frozen=True, slots=True)

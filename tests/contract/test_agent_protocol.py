@@ -18,7 +18,7 @@ from sparkd.records.defaults import DEFAULTS
 from sparkd.records.document import DeploymentSerial, Document, Revision, Task
 from sparkd.records.memory import Memory
 from sparkd.records.rank import RankSpec
-from sparkd.records.report import Exit, RankReport, Sample, TaskResult, Welcome
+from sparkd.records.report import Exit, NodeFacts, RankReport, Sample, TaskResult, Welcome
 from sparkd_agent.procfs import ProcFs
 from tests.bed.agent_process import HOLDER, AgentProcess, ScriptedCoordinator, agent_process, until
 from tests.bed.coordinator import PATIENCE_S, Answer, Coordinator, coordinator
@@ -67,6 +67,16 @@ def test_without_a_hello_nothing_is_served(served: Coordinator) -> None:
     assert (welcome.holder, welcome.lease_s, welcome.beat_s) == (served.holder, 6.0, 1.0)
     assert agent.report().status == 200
     assert document(agent).instance == welcome.instance
+
+
+def test_what_an_agent_may_and_cannot_do_is_shown_to_people(served: Coordinator) -> None:
+    limit = "it cannot read the kernel's log (no CAP_SYSLOG): run it as root"
+    facts = NodeFacts(
+        "n1", "n1", "127.0.0.1", "127.0.0.1", runtimes=("process",), privileges=("kill",), limits=(limit,)
+    )
+    FakeAgent(served, "n1").hello(facts=facts)
+    node = next(one for one in served.ask("GET", "/v1/nodes").json if one["id"] == "n1")
+    assert (node["runtimes"], node["privileges"], node["limits"]) == (["process"], ["kill"], [limit])
 
 
 def test_an_old_run_is_not_heard_any_more(served: Coordinator) -> None:

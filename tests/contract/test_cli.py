@@ -306,6 +306,32 @@ def test_logs_and_events_are_lines(home: Path, coordinator: FakeCoordinator) -> 
     assert json.loads(run.stdout) == event | dict.fromkeys(("deployment", "generation", "node", "rank"))
 
 
+def test_nodes_show_what_an_agent_may_not_do(home: Path, coordinator: FakeCoordinator) -> None:
+    limits = [
+        "it cannot end processes of other users (no CAP_KILL): run it as root",
+        "its ranks are no units of systemd, for which it must be root: run it as root",
+    ]
+    node = {
+        "id": "1f",
+        "name": "spark-2",
+        "state": "alive",
+        "addresses": ["192.0.2.2"],
+        "runtimes": ["process"],
+        "privileges": ["kill"],
+        "limits": limits,
+    }
+    coordinator.on("GET", "/v1/nodes", [node])
+    listed = sparkd(home, coordinator.url, "nodes", "list").stdout
+    assert "spark-2's agent cannot do 2 things: sparkd nodes show spark-2" in listed
+    shown = sparkd(home, coordinator.url, "nodes", "show", "spark-2").stdout.splitlines()
+    assert "runs ranks by  process" in shown
+    assert "privileges     kill" in shown
+    at = shown.index(f"cannot         {limits[0].removeprefix('it cannot ')}")
+    assert shown[at + 1].strip() == limits[1]
+    said = json.loads(sparkd(home, coordinator.url, "nodes", "show", "spark-2", "-o", "json").stdout)
+    assert {key: said[key] for key in node} == node
+
+
 def test_explain_shows_incidents(home: Path, coordinator: FakeCoordinator) -> None:
     fall = {"generation": 2, "rank": 1, "node": "local-2", "reason": "its worker ended", "wall": 1767225600.0}
     coordinator.on("GET", "/v1/status", {"deployments": [READY], "nodes": []})

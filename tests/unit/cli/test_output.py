@@ -172,3 +172,12 @@ def test_a_rank_that_is_gone_makes_no_progress() -> None:
     rank = replace(READY.ranks[0], progress=Progress(40.0, "loading", 1, 1 << 30))
     assert output.progress_text(rank) == "40 %  loading  1.0 GiB resident"
     assert output.progress_text(replace(rank, phase="gone")) == ""
+
+
+def test_a_list_of_nodes_says_whose_agent_cannot_do_everything() -> None:
+    able = NodeStatus("n1", "a", "alive", ())
+    nodes = (able, replace(able, name="b", limits=("x",)), replace(able, name="c", limits=("x", "y")))
+    assert output.limit_lines(nodes) == [
+        "  b's agent cannot do one thing: sparkd nodes show b",
+        "  c's agent cannot do 2 things: sparkd nodes show c",
+    ]
