@@ -128,9 +128,8 @@ def _settings(unit: RankUnit) -> Iterator[Setting]:
     )
     yield _flag("PrivateIPC", on=True)
     # Registered memory of the network cards is locked memory: 8 MiB are the default.
-    yield _limit("LimitMEMLOCK", _UNLIMITED)
-    # Writing the image of a process that maps half of the machine takes minutes, and holds its memory.
-    yield _limit("LimitCORE", 0)
+    unlimited = (("LimitMEMLOCK", "t", _UNLIMITED), ("LimitMEMLOCKSoft", "t", _UNLIMITED))
+    yield Setting("LimitMEMLOCK", "infinity", unlimited)
     yield Setting("TasksMax", "infinity", (("TasksMax", "t", _UNLIMITED),))
     # When the machine goes down: the agent first, so that it takes no rank's end for a fall.
     yield Setting("Before", AGENT_UNIT, (("Before", "as", [AGENT_UNIT]),))
@@ -151,11 +150,6 @@ def _text(name: str, value: str) -> Setting:
 
 def _flag(name: str, *, on: bool) -> Setting:
     return Setting(name, "yes" if on else "no", ((name, "b", on),))
-
-
-def _limit(name: str, value: int) -> Setting:
-    text = "infinity" if value == _UNLIMITED else str(value)
-    return Setting(name, text, ((name, "t", value), (f"{name}Soft", "t", value)))
 
 
 def _quoted(word: str) -> str:

@@ -30,7 +30,6 @@ Delegate=pids
 TemporaryFileSystem=/dev/shm:mode=1777,size=50%
 PrivateIPC=yes
 LimitMEMLOCK=infinity
-LimitCORE=0
 TasksMax=infinity
 Before=sparkd-agent.service
 Environment="SPARKD_RANK_FOLDER=/var/lib/sparkd/agent/ranks/\\"x\\" $y\\\\z"
@@ -58,8 +57,6 @@ def test_the_same_over_the_bus_with_whom_it_runs_as_and_its_descriptors() -> Non
         ("PrivateIPC", ("b", True)),
         ("LimitMEMLOCK", ("t", UNLIMITED)),
         ("LimitMEMLOCKSoft", ("t", UNLIMITED)),
-        ("LimitCORE", ("t", 0)),
-        ("LimitCORESoft", ("t", 0)),
         ("TasksMax", ("t", UNLIMITED)),
         ("Before", ("as", ["sparkd-agent.service"])),
         ("Environment", ("as", ['SPARKD_RANK_FOLDER=/var/lib/sparkd/agent/ranks/"x" $y\\z'])),
