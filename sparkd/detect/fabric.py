@@ -1,0 +1,130 @@
+"""What becomes of an interface while ranks talk over it: carrier, speed, MTU, PCIe link, errors. Pure."""
+
+from dataclasses import dataclass
+
+from sparkd.records.defaults import DEFAULTS, Defaults
+from sparkd.records.verdict import Severity, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class FabricLook:
+    """One network interface at a moment (monotonic seconds), as sysfs shows it. None: it does not say."""
+
+    at: float
+    interface: str
+    carrier: bool | None = None
+    carrier_changes: int | None = None
+    """Since boot."""
+    speed_mbit: int | None = None
+    mtu: int | None = None
+    pcie_width: int | None = None
+    pcie_width_most: int | None = None
+    """What both the card and the slot can do."""
+    pcie_gts: float | None = None
+    pcie_gts_most: float | None = None
+    errors: int | None = None
+    """Of the netdev and of its RDMA port together, since boot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    looks: tuple[FabricLook, ...] = ()
+    """Of the last window."""
+    first: FabricLook | None = None
+    """How it was when the present rank began."""
+
+
+def observe(fabric: Fabric, look: FabricLook, limits: Defaults = DEFAULTS) -> Fabric:
+    """Take one look into account; begin anew with every rank."""
+    begin = look.at - limits.fabric_window_s
+    return Fabric((*(one for one in fabric.looks if one.at >= begin), look), fabric.first or look)
+
+
+def verdicts(fabric: Fabric, limits: Defaults = DEFAULTS) -> tuple[Verdict, ...]:
+    if not fabric.looks or fabric.first is None:
+        return ()
+    last, first = fabric.looks[-1], fabric.first
+    found = [_down(last), _flap(fabric, limits), _changed(first, last), _pcie(last), _errors(fabric)]
+    return tuple(verdict for verdict in found if verdict is not None)
+
+
+def _down(last: FabricLook) -> Verdict | None:
+    if last.carrier is not False:
+        return None
+    return Verdict(
+        "FABRIC_DOWN",
+        Severity.BLOCK,
+        f"{last.interface} has no carrier",
+        evidence=f"{last.carrier_changes} changes of carrier since boot",
+        remedy="see to the cable and to the other end's port",
+    )
+
+
+def _flap(fabric: Fabric, limits: Defaults) -> Verdict | None:
+    last = fabric.looks[-1]
+    changes = _growth(fabric.looks[0].carrier_changes, last.carrier_changes)
+    if changes < limits.fabric_flaps:
+        return None
+    return Verdict(
+        "FABRIC_FLAP",
+        Severity.WARN,
+        f"{last.interface} loses its carrier again and again",
+        evidence=f"{changes} changes in {last.at - fabric.looks[0].at:.0f} s",
+        cause="a cable, a transceiver or a port that is about to fail",
+        remedy="swap the cable; NCCL does not survive a link that was away for its retries",
+    )
+
+
+def _changed(first: FabricLook, last: FabricLook) -> Verdict | None:
+    if first.mtu is not None and last.mtu is not None and first.mtu != last.mtu:
+        return Verdict(
+            "MTU_CHANGED",
+            Severity.WARN,
+            f"the MTU of {last.interface} changed under the gang",
+            evidence=f"{first.mtu} when the rank began, {last.mtu} now",
+            cause="a network service set it anew; both ends and the switch must agree",
+            remedy=f"set it back to {first.mtu}, in netplan so that it stays",
+        )
+    if first.speed_mbit and last.speed_mbit and 0 < last.speed_mbit < first.speed_mbit:
+        return Verdict(
+            "LINK_SLOWER",
+            Severity.WARN,
+            f"{last.interface} became slower",
+            evidence=f"{first.speed_mbit} Mbit/s when the rank began, {last.speed_mbit} now",
+            remedy="see to cable and transceiver; on a switch, set the port's speed instead of negotiating",
+        )
+    return None
+
+
+def _pcie(last: FabricLook) -> Verdict | None:
+    narrow = (last.pcie_width or 0) < (last.pcie_width_most or 0)
+    slow = (last.pcie_gts or 0) < (last.pcie_gts_most or 0)
+    if last.pcie_width is None or last.pcie_gts is None or not (narrow or slow):
+        return None
+    return Verdict(
+        "PCIE_BELOW_MAXIMUM",
+        Severity.WARN,
+        f"the PCIe link of {last.interface} is below what card and slot can do",
+        evidence=f"{last.pcie_gts:g} GT/s x{last.pcie_width}, possible "
+        f"{last.pcie_gts_most or last.pcie_gts:g} GT/s x{last.pcie_width_most or last.pcie_width}",
+        cause="firmware of before April 2026 wired half of the card too narrow, or the link trained badly",
+        remedy="update the firmware; else shut down, take the node off power for a minute and start it again",
+    )
+
+
+def _errors(fabric: Fabric) -> Verdict | None:
+    last = fabric.looks[-1]
+    grown = _growth(fabric.looks[0].errors, last.errors)
+    if not grown:
+        return None
+    return Verdict(
+        "FABRIC_ERRORS",
+        Severity.WARN,
+        f"{last.interface} counts errors",
+        evidence=f"{grown} in {last.at - fabric.looks[0].at:.0f} s",
+        remedy="compare the MTU of both ends and of the switch; then swap the cable",
+    )
+
+
+def _growth(before: int | None, after: int | None) -> int:
+    return max(0, after - before) if before is not None and after is not None else 0
