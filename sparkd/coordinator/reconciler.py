@@ -71,6 +71,7 @@ class Reconciler:
         self.storage_error: str | None = None
         self._refused = {} if refused is None else refused
         self._closing = False
+        self._ticked_at = clock.now().mono
 
     # Agents.
 
@@ -209,6 +210,19 @@ class Reconciler:
                 self._look_after_storage()
             except Unavailable as error:
                 log.error("%s", error)  # noqa: TRY400 - the story is in the error; a trace adds nothing
+            self._ticked_at = self._clock.now().mono
+
+    def is_well(self) -> bool:
+        """Whether its deadlines are looked at. A new coordinator would do better than one that does not."""
+        return self._clock.now().mono - self._ticked_at < self._limits.watch_stall_s
+
+    def in_words(self) -> str:
+        """One line for `systemctl status`."""
+        near = sum(node.in_contact for node in self.fleet.nodes.values())
+        return (
+            f"term {self.fleet.term}; {len(self.fleet.gangs)} deployments; "
+            f"{near} of {len(self.fleet.nodes)} nodes in contact"
+        )
 
     def _look_after_storage(self) -> None:
         """A change that failed may never be asked for again: nothing else would notice the room."""

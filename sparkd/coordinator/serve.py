@@ -34,6 +34,7 @@ from sparkd.errors import Conflict, UsageError
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Fleet
 from sparkd.gang import machine as gang_machine
+from sparkd.notify import Notifier
 from sparkd.records.defaults import DEFAULTS, Defaults
 
 if TYPE_CHECKING:
@@ -192,18 +193,25 @@ async def _serve(
     ]
     if sockets.unix is not None:
         servers.append((make_server(people, limits), sockets.unix))
+    notifier = Notifier(os.environ)
     async with asyncio.TaskGroup() as group:
         work = [group.create_task(reconciler.run())]
         if secure is not None:
             work.append(group.create_task(secure.keep_fresh()))
         for server, listener in servers:
             group.create_task(server.serve(sockets=[listener]))
+        while not all(server.started for server, _ in servers):  # noqa: ASYNC110 - it tells by a flag only
+            await asyncio.sleep(limits.settle_poll_s)
+        notifier.ready(reconciler.in_words())
+        work.append(group.create_task(notifier.keep(well=reconciler.is_well, status=reconciler.in_words)))
         await stop.wait()
+        notifier.stopping()
         reconciler.close()
         for server, _ in servers:
             server.should_exit = True
         for task in work:
             task.cancel()
+    notifier.close()
     store.close()
     if superseded:
         raise Conflict(f"this coordinator ends: {superseded[0]}")

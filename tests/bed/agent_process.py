@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -224,6 +224,8 @@ class AgentProcess:
     earlier_urls: tuple[str, ...] = ()
     """Of the list of addresses, those before `url`."""
     process: "subprocess.Popen[bytes] | None" = None
+    env: dict[str, str] = field(default_factory=dict)
+    """Beside the test's own."""
 
     @property
     def stop_ranks(self) -> Path:
@@ -251,6 +253,7 @@ class AgentProcess:
         with (self.folder / "agent.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "sparkd_agent", "run", "--config", str(config)],
+                env={**os.environ, **self.env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

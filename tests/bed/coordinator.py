@@ -91,6 +91,8 @@ class Coordinator:
     rest: int = field(default_factory=free_port)
     agents: int = field(default_factory=free_port)
     process: "subprocess.Popen[bytes] | None" = None
+    env: dict[str, str] = field(default_factory=dict)
+    """Beside the test's own."""
 
     @property
     def state(self) -> Path:
@@ -120,6 +122,7 @@ class Coordinator:
         with (self.folder / "coordinator.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _RUN, *places, json.dumps(self.limits)],
+                env={**os.environ, **self.env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

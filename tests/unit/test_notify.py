@@ -1,47 +1,21 @@
 """What a daemon tells systemd, heard at the other end of a real socket."""
 
 import asyncio
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sparkd.notify import Notifier
+from tests.bed.systemd import NotifySocket
 
 INTERVAL_S = 0.06
-
-
-class Systemd:
-    """The receiving end. `address` is what goes into NOTIFY_SOCKET."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(address.replace("@", "\0", 1))
-        self._socket.settimeout(5.0)
-
-    def hears(self) -> str:
-        return self._socket.recv(4096).decode()
-
-    def heard(self) -> list[str]:
-        """All that has come so far."""
-        self._socket.setblocking(False)
-        messages = []
-        while True:
-            try:
-                messages.append(self.hears())
-            except BlockingIOError:
-                return messages
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 @pytest.fixture(params=["path", "abstract"])
 def systemd(request: pytest.FixtureRequest, tmp_path: Path):  # noqa: ANN201 - a fixture that ends it
     name = str(tmp_path / "notify") if request.param == "path" else f"@sparkd-test-{id(tmp_path)}"
-    one = Systemd(name)
+    one = NotifySocket(name)
     yield one
     one.close()
 
@@ -61,12 +35,12 @@ def keep(
     asyncio.run(within())
 
 
-def watched(systemd: Systemd, **more: str) -> Notifier:
+def watched(systemd: NotifySocket, **more: str) -> Notifier:
     usec = str(int(INTERVAL_S * 1e6))
     return Notifier({"NOTIFY_SOCKET": systemd.address, "WATCHDOG_USEC": usec, **more}, pid=7)
 
 
-def test_ready_comes_with_a_line_of_status(systemd: Systemd) -> None:
+def test_ready_comes_with_a_line_of_status(systemd: NotifySocket) -> None:
     notifier = Notifier({"NOTIFY_SOCKET": systemd.address})
     notifier.ready("not connected yet; no rank")
     assert systemd.hears() == "READY=1\nSTATUS=not connected yet; no rank"
@@ -75,7 +49,7 @@ def test_ready_comes_with_a_line_of_status(systemd: Systemd) -> None:
     notifier.close()
 
 
-def test_the_watchdog_hears_three_beats_in_its_interval(systemd: Systemd) -> None:
+def test_the_watchdog_hears_three_beats_in_its_interval(systemd: NotifySocket) -> None:
     notifier = watched(systemd)
     notifier.ready("as before")
     keep(notifier, for_s=INTERVAL_S * 3)
@@ -86,7 +60,7 @@ def test_the_watchdog_hears_three_beats_in_its_interval(systemd: Systemd) -> Non
     notifier.close()
 
 
-def test_a_daemon_that_is_not_well_does_not_beat(systemd: Systemd) -> None:
+def test_a_daemon_that_is_not_well_does_not_beat(systemd: NotifySocket) -> None:
     notifier = watched(systemd)
     notifier.ready("as before")
     keep(notifier, well=lambda: False, for_s=INTERVAL_S * 3)
@@ -94,7 +68,7 @@ def test_a_daemon_that_is_not_well_does_not_beat(systemd: Systemd) -> None:
     notifier.close()
 
 
-def test_a_loop_that_stands_still_does_not_beat(systemd: Systemd) -> None:
+def test_a_loop_that_stands_still_does_not_beat(systemd: NotifySocket) -> None:
     notifier = watched(systemd)
 
     async def within() -> None:
@@ -111,7 +85,7 @@ def test_a_loop_that_stands_still_does_not_beat(systemd: Systemd) -> None:
     notifier.close()
 
 
-def test_the_status_is_told_when_it_changes_and_not_again(systemd: Systemd) -> None:
+def test_the_status_is_told_when_it_changes_and_not_again(systemd: NotifySocket) -> None:
     lines = iter(["one", "two", "two", "two", *["three"] * 100])
     notifier = watched(systemd)
     notifier.ready("one")
@@ -136,7 +110,7 @@ def test_without_a_socket_nothing_runs(environment: dict[str, str]) -> None:
     assert notifier.watchdog_s is None
 
 
-def test_a_child_that_inherited_the_variables_is_not_the_one_watched(systemd: Systemd) -> None:
+def test_a_child_that_inherited_the_variables_is_not_the_one_watched(systemd: NotifySocket) -> None:
     notifier = watched(systemd, WATCHDOG_PID="8")
     assert notifier.watchdog_s is None
     notifier.close()
@@ -145,7 +119,7 @@ def test_a_child_that_inherited_the_variables_is_not_the_one_watched(systemd: Sy
     ours.close()
 
 
-def test_a_systemd_that_is_gone_is_no_error(systemd: Systemd) -> None:
+def test_a_systemd_that_is_gone_is_no_error(systemd: NotifySocket) -> None:
     notifier = watched(systemd)
     systemd.close()
     notifier.ready("unheard")
@@ -153,7 +127,7 @@ def test_a_systemd_that_is_gone_is_no_error(systemd: Systemd) -> None:
     notifier.close()
 
 
-def test_a_systemd_that_does_not_read_is_not_waited_for(systemd: Systemd) -> None:
+def test_a_systemd_that_does_not_read_is_not_waited_for(systemd: NotifySocket) -> None:
     notifier = watched(systemd)
     for _ in range(5000):
         notifier.ready("x" * 100)
