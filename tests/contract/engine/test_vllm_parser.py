@@ -16,6 +16,7 @@ from sparkd.profile.load import Source, parse_source
 from sparkd.profile.lookup import load_profile
 from sparkd.profile.merge import resolve
 from sparkd.profile.plan import build_plan
+from tests.bed.builtin_plans import builtin_names, builtin_plan
 
 REPOSITORY = Path(__file__).parents[3]
 ENGINE = REPOSITORY / ".venv-vllm" / "bin" / "python"
@@ -102,10 +103,12 @@ def planned(source: Source, nodes: int, *engine_args: str) -> list[list[str]]:
 @pytest.fixture(scope="module")
 def parsed() -> dict[str, list[Any]]:
     """Every command line of this module in one run: the imports of vLLM take most of the time."""
+    plans = [builtin_plan(*asked) for asked in builtin_names()]
     lines = {
         "awkward": [line for line, _ in awkward()],
         "tiny": planned(load_profile("tiny"), 2),
         "mixed": planned(parse_source(MIXED, "mixed.yaml"), 1, "-q", "awq", "--seed=-8"),
+        "built-in": [list(rank.spec.args) for plan in plans for rank in plan.ranks],
         "spelled": [["serve", "/m", word] for word in SPELLED],
         "switches": [["serve", "/m", f"--no-{name}"] for name in SWITCHES],
     }
@@ -135,6 +138,14 @@ def test_vllm_reads_the_plan_of_the_tiny_model(parsed: dict[str, list[Any]]) -> 
     quiet = {"disable_access_log_for_endpoints": "/health,/metrics"}
     assert head == {**common, **quiet, "host": "127.0.0.1", "port": 8100}
     assert follower == {**common, "node_rank": 1, "headless": True}
+
+
+def test_vllm_reads_the_commands_of_every_built_in_profile(parsed: dict[str, list[Any]]) -> None:
+    refused = [result for result in parsed["built-in"] if isinstance(result, str)]
+    assert refused == []
+    drafts = [result["speculative_config"] for result in parsed["built-in"] if "speculative_config" in result]
+    assert {draft["method"] for draft in drafts} == {"dflash", "mtp"}
+    assert all(Path(draft["model"]).is_absolute() for draft in drafts if "model" in draft)
 
 
 def test_vllm_reads_what_comes_from_several_layers(parsed: dict[str, list[Any]]) -> None:

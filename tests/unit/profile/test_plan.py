@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkd.engine.releases import stated
+from sparkd.engine.versions import VersionRange
 from sparkd.errors import EngineUnknown, UsageError
 from sparkd.local_facts import local_node_facts
 from sparkd.profile.load import parse_source
-from sparkd.profile.lookup import builtin_profiles
 from sparkd.profile.merge import resolve
 from sparkd.profile.models import model_paths
 from sparkd.profile.plan import build_plan, needs_api_key
@@ -22,8 +23,8 @@ from sparkd.records.intent import Intent
 from sparkd.records.plan import Plan
 from sparkd.records.report import EngineFacts, NodeFacts
 from sparkd.records.verdict import Severity
+from tests.bed.builtin_plans import GOLDEN, builtin_names, builtin_plan, builtin_text, golden_file
 
-GOLDEN = Path(__file__).parents[2] / "plans"
 BASE: dict[str, Any] = {"schema": "sparkd/v1", "name": "p", "model": {"path": "/m"}, "layout": {"tp": 2}}
 LOCAL = local_node_facts(2, Path("/opt/vllm"), [Path("/srv/models")])
 
@@ -65,26 +66,31 @@ def plan_of(intent: Intent, nodes: tuple[NodeFacts, ...] = SPARKS, **changes: An
     return build_plan("dep", intent, nodes, **arguments)
 
 
-@pytest.mark.parametrize("path", sorted(builtin_profiles().glob("*.yaml")), ids=lambda path: path.stem)
-def test_golden_plans(path: Path) -> None:
-    source = parse_source(path.read_bytes(), path.name)
-    for variant in (None, *source.variants):
-        intent = resolve(source, variants=[variant] if variant else []).intent
-        nodes = local_node_facts(
-            intent.profile["layout"]["tp"] * intent.profile["layout"]["pp"],
-            Path("/opt/vllm"),
-            [Path("/srv/models")],
-        )
-        plan = build_plan(
-            source.name, intent, nodes, generation=1, serial=1, api_port=8100, rendezvous_port=29600
-        )
-        name = f"{path.stem}@{variant}" if variant else path.stem
-        assert "\n".join(plan_lines(plan)) + "\n" == (GOLDEN / f"{name}.txt").read_text()
+@pytest.mark.parametrize(("name", "variant"), builtin_names())
+def test_golden_plans(name: str, variant: str | None) -> None:
+    assert builtin_text(name, variant) == golden_file(name, variant).read_text()
+
+
+@pytest.mark.parametrize(("name", "variant"), builtin_names())
+def test_built_in_profiles_are_for_the_versions_that_they_state(name: str, variant: str | None) -> None:
+    vllm = VersionRange.parse(
+        builtin_plan(name, variant).ranks[0].spec.descriptor.intent.profile["engine"]["vllm"]
+    )
+    assert stated(vllm)
+    for release in stated(vllm):
+        against = builtin_plan(name, variant, f"{release}.0").verdicts
+        assert [verdict for verdict in against if not verdict.id.startswith("MOD_")] == []
+
+
+@pytest.mark.parametrize(("name", "variant"), builtin_names())
+def test_no_built_in_profile_speculates_with_asynchronous_scheduling(name: str, variant: str | None) -> None:
+    for rank in builtin_plan(name, variant).ranks:
+        if "--speculative-config" in rank.argv:
+            assert "--no-async-scheduling" in rank.argv
 
 
 def test_there_is_no_golden_plan_without_a_profile() -> None:
-    known = {path.stem for path in builtin_profiles().glob("*.yaml")}
-    assert {path.stem.split("@")[0] for path in GOLDEN.glob("*.txt")} <= known
+    assert set(GOLDEN.glob("*.txt")) == {golden_file(*asked) for asked in builtin_names()}
 
 
 def test_ranks_of_two_sparks() -> None:
