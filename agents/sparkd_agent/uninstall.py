@@ -52,14 +52,13 @@ def uninstall(
     state = config.state if config else Path("/var/lib/sparkd/agent")
     for name in (
         f"/etc/systemd/system/{UNIT}",
-        "/etc/sparkd/tls",
-        "/etc/sparkd/node-id",
         "/etc/sparkd/agent.toml",
-        str(state) if not ranks else "",
+        # The shims of living ranks write below the rest of it.
+        *((f"{state}/tls", f"{state}/node-id") if ranks else (str(state),)),
         *_copies(root),
     ):
         place = root / name.lstrip("/")
-        if name and (place.exists() or place.is_symlink()):
+        if place.exists() or place.is_symlink():
             try:
                 _remove(place)
                 removed.append(name)

@@ -20,7 +20,7 @@ VERBS = {
     "explain": "Show why a deployment is as it is, and its incidents.",
     "plan": "Show what would be started, each value with its origin.",
     "key": "Print the API key of a deployment.",
-    "nodes": "Show the machines that run agents.",
+    "nodes": "Enrol, show, drain, upgrade and remove the machines that run agents.",
     "profiles": "List, show and check profiles.",
     "coordinator": "Run the coordinator.",
 }

@@ -12,6 +12,7 @@ from sparkd.enrol.probe import Probe, read_probe
 from sparkd.enrol.roster import mint_node_id
 from sparkd.enrol.steps import (
     CONFIG_FILE,
+    STATE_FOLDER,
     TLS_FOLDER,
     UNIT_FILE,
     Cluster,
@@ -166,7 +167,7 @@ def config_of(
             "holder": cluster.holder,
             "identity": TLS_FOLDER,
         },
-        "state": {"dir": "/var/lib/sparkd/agent", "socket": "/run/sparkd/agent.sock"},
+        "state": {"dir": STATE_FOLDER, "socket": "/run/sparkd/agent/agent.sock"},
     }
     python = wishes.engine or next((engine.python for engine in probe.engines), None)
     if python:

@@ -34,10 +34,11 @@ SYSTEMCTL = "systemctl"
 UNIT = "sparkd-agent.service"
 AGENT = "opt/sparkd"
 CONFIG = "etc/sparkd/agent.toml"
-KEY = "etc/sparkd/tls/node.key"
-CERTIFICATE = "etc/sparkd/tls/node.crt"
-AUTHORITY = "etc/sparkd/tls/ca.crt"
-IDENTITY = "etc/sparkd/node-id"
+STATE = "var/lib/sparkd/agent"
+KEY = STATE + "/tls/node.key"
+CERTIFICATE = STATE + "/tls/node.crt"
+AUTHORITY = STATE + "/tls/ca.crt"
+IDENTITY = STATE + "/node-id"
 WRITABLE = {CONFIG: 0o600, CERTIFICATE: 0o644, AUTHORITY: 0o644, "etc/systemd/system/" + UNIT: 0o644}
 """The only files that `write` may touch, with their modes."""
 NEEDED_MODULES = ("asyncio", "ctypes", "sqlite3", "ssl", "tomllib")
@@ -373,7 +374,6 @@ def request_certificate(_args: Answer, _blob: bytes) -> Answer:
     """The node's key, made here if there is none, and a signing request for it. The key stays here."""
     key = ROOT / KEY
     if not key.is_file():
-        key.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         made = _checked(["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"])
         _write(key, made, 0o600)
     asked = ["openssl", "req", "-new", "-key", str(key), "-subj", "/CN=node", "-config", os.devnull]
@@ -446,7 +446,7 @@ def _clear_half_done() -> list[str]:
         with suppress(FileNotFoundError):
             (ROOT / name).unlink()
             removed.append("/" + name)
-    for name in ("etc/sparkd/tls", "etc/sparkd"):
+    for name in (STATE + "/tls", STATE, "var/lib/sparkd", "etc/sparkd"):
         with suppress(OSError):
             (ROOT / name).rmdir()
     folder = ROOT / AGENT
@@ -496,7 +496,11 @@ def _checked(argv: list[str]) -> str:
 
 
 def _write(place: Path, text: str, mode: int) -> None:
-    """Whole or not at all, durable; its folder is made if it is absent."""
+    """Whole or not at all, durable; its folder is made if it is absent. The agent's state is root's alone."""
+    state = ROOT / STATE
+    if state in place.parents and not state.is_dir():
+        state.mkdir(mode=0o700, parents=True)
+        state.parent.chmod(0o755)
     place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     fresh = place.with_name(".incoming-" + place.name)
     descriptor = os.open(str(fresh), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)

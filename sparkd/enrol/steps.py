@@ -22,7 +22,10 @@ StepName = Literal["copy", "identity", "certificate", "config", "unit", "link", 
 AGENT_FOLDER: Final = "/opt/sparkd"
 UNIT_FILE: Final = "/etc/systemd/system/sparkd-agent.service"
 CONFIG_FILE: Final = "/etc/sparkd/agent.toml"
-TLS_FOLDER: Final = "/etc/sparkd/tls"
+STATE_FOLDER: Final = "/var/lib/sparkd/agent"
+"""All that the agent may write, also its certificate when it renews it: /etc is read-only for its service."""
+TLS_FOLDER: Final = f"{STATE_FOLDER}/tls"
+ID_FILE: Final = f"{STATE_FOLDER}/node-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ def plan(probe: Probe, goal: Goal, now: float) -> tuple[Step, ...]:
         _step(
             "identity",
             _has_identity(probe, goal.cluster),
-            "/etc/sparkd/node-id: a new id" if agent.node_id is None else "/etc/sparkd/node-id: a fresh id",
+            f"{ID_FILE}: a new id" if agent.node_id is None else f"{ID_FILE}: a fresh id",
         ),
         _certificate(probe, goal, now),
         _step(

@@ -66,15 +66,15 @@ def test_a_fresh_node_gets_all_it_needs_and_nothing_else(bed: Bed) -> None:
     outside = {name for name in found if not name.startswith(f"opt/sparkd/{folder}/")}
     assert outside == {
         "opt/sparkd/current",
-        "etc/sparkd/node-id",
+        "var/lib/sparkd/agent/node-id",
         "etc/sparkd/agent.toml",
-        "etc/sparkd/tls/node.key",
-        "etc/sparkd/tls/node.crt",
-        "etc/sparkd/tls/ca.crt",
+        "var/lib/sparkd/agent/tls/node.key",
+        "var/lib/sparkd/agent/tls/node.crt",
+        "var/lib/sparkd/agent/tls/ca.crt",
         "etc/systemd/system/sparkd-agent.service",
     }
     assert found["opt/sparkd/current"] == (0, folder)
-    assert found["etc/sparkd/tls/node.key"][0] == 0o600
+    assert found["var/lib/sparkd/agent/tls/node.key"][0] == 0o600
     assert found["etc/sparkd/agent.toml"][0] == 0o600
     assert f"opt/sparkd/{folder}/lib/one.py" in found
     assert f"opt/sparkd/{folder}/lib/sparkd_agent/shim.py" in found
@@ -93,7 +93,7 @@ def outcome_folder(bed: Bed) -> str:
 
 def test_the_certificate_is_for_the_key_that_was_made_on_the_node(bed: Bed) -> None:
     bed.run(Told())
-    tls = bed.node.root / "etc/sparkd/tls"
+    tls = bed.node.root / "var/lib/sparkd/agent/tls"
     words = ["openssl", "pkey", "-in", str(tls / "node.key"), "-pubout"]
     public = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     certificate = x509.load_pem_x509_certificate((tls / "node.crt").read_bytes())
@@ -143,14 +143,14 @@ def test_what_broke_off_is_resumed(bed: Bed, broken_at: str) -> None:
         (bed.node.books / "broken").unlink()
     else:
         del bed.coordinator.enrol
-    identity = (bed.node.root / "etc/sparkd/node-id").read_text()
-    key = (bed.node.root / "etc/sparkd/tls/node.key").read_text()
+    identity = (bed.node.root / "var/lib/sparkd/agent/node-id").read_text()
+    key = (bed.node.root / "var/lib/sparkd/agent/tls/node.key").read_text()
     second = Told()
     outcome = bed.run(second)
     assert outcome.failed == (), second.text
     assert "copy" in second.steps("same")
-    assert (bed.node.root / "etc/sparkd/node-id").read_text() == identity
-    assert (bed.node.root / "etc/sparkd/tls/node.key").read_text() == key
+    assert (bed.node.root / "var/lib/sparkd/agent/node-id").read_text() == identity
+    assert (bed.node.root / "var/lib/sparkd/agent/tls/node.key").read_text() == key
 
 
 def _refuse(node_id: str, name: str, csr: str) -> str:
@@ -207,7 +207,7 @@ def test_a_removed_node_comes_back_under_a_new_id(bed: Bed) -> None:
     second = bed.run(Told())
     assert second.failed == ()
     assert second.node_id != first
-    assert (bed.node.root / "etc/sparkd/node-id").read_text().strip() == second.node_id
+    assert (bed.node.root / "var/lib/sparkd/agent/node-id").read_text().strip() == second.node_id
     assert bed.coordinator.nodes == {second.node_id: "spark-1"}
 
 
@@ -270,7 +270,7 @@ def test_no_secret_is_in_an_argument_or_in_what_is_told(bed: Bed) -> None:
     finally:
         over.set()
         thread.join()
-    key = "".join((bed.node.root / "etc/sparkd/tls/node.key").read_text().splitlines()[1:-1])
+    key = "".join((bed.node.root / "var/lib/sparkd/agent/tls/node.key").read_text().splitlines()[1:-1])
     assert any(NODE_PYTHON in line for line in seen)
     for line in (*seen, told.text, bed.server.log):
         assert "PRIVATE KEY" not in line

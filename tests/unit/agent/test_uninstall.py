@@ -15,9 +15,9 @@ def node(tmp_path: Path) -> NodeFolder:
     node = NodeFolder(tmp_path)
     for name, text in {
         "etc/sparkd/agent.toml": CONFIG,
-        "etc/sparkd/tls/node.key": "key",
-        "etc/sparkd/tls/node.crt": "certificate",
-        "etc/sparkd/node-id": "id-1",
+        "var/lib/sparkd/agent/tls/node.key": "key",
+        "var/lib/sparkd/agent/tls/node.crt": "certificate",
+        "var/lib/sparkd/agent/node-id": "id-1",
         "etc/systemd/system/sparkd-agent.service": "[Unit]",
         "opt/sparkd/0.1.0-aaa/manifest.json": "{}",
         "opt/sparkd/0.1.0-aaa/lib/x.py": "",
@@ -64,7 +64,7 @@ def test_all_that_is_ours_goes_and_what_stays_is_named(node: NodeFolder, tmp_pat
     assert node.snapshot() == {}
     assert not (node.root / "etc/sparkd").exists()
     assert not (node.root / "opt/sparkd").exists()
-    assert "/etc/sparkd/tls" in done.removed
+    assert "/var/lib/sparkd/agent" in done.removed
     assert node.calls == ["stop sparkd-agent.service", "disable sparkd-agent.service", "daemon-reload"]
     left = "\n".join(done.left)
     assert "/srv/models" in left
@@ -95,6 +95,7 @@ def test_while_ranks_live_it_is_refused_and_forced_they_go_on(node: NodeFolder, 
     assert any("rank sparkd-glm-g3-r1, running" in line for line in done.left)
     # Its shim writes there.
     assert (node.root / "var/lib/sparkd/agent/ledger.sqlite").exists()
+    assert not (node.root / "var/lib/sparkd/agent/tls").exists()
 
 
 def test_one_step_that_fails_stops_no_other(node: NodeFolder, tmp_path: Path) -> None:

@@ -86,8 +86,8 @@ def test_a_fresh_machine_gets_everything_and_each_change_is_named() -> None:
     for place in (
         "/opt/sparkd/0.1.0-aaa",
         "/opt/sparkd/current",
-        "/etc/sparkd/node-id",
-        "/etc/sparkd/tls/node.key",
+        "/var/lib/sparkd/agent/node-id",
+        "/var/lib/sparkd/agent/tls/node.key",
         "/etc/sparkd/agent.toml",
         "/etc/systemd/system/sparkd-agent.service",
     ):

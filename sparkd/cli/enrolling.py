@@ -1,0 +1,149 @@
+"""What `sparkd init` and `sparkd nodes add|remove|upgrade` share: a person at a terminal, the coordinator."""
+
+import getpass
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from sparkd.client import Client
+from sparkd.enrol.enrolment import Enrolment, Errand, Outcome, State, Wishes, run_all
+from sparkd.enrol.findings import finding_lines
+from sparkd.enrol.host import Host, Place, SshHost
+from sparkd.enrol.ssh import Login
+from sparkd.enrol.steps import Cluster
+from sparkd.enrol.stock import Stock
+from sparkd.enrol.target import SshSettings
+from sparkd.errors import NotReached, SparkdError
+from sparkd.paths import find_paths
+from sparkd.unit_files import AGENT, unit_file
+
+_WORDS: dict[State, str] = {
+    "begun": "…",
+    "done": "done",
+    "would": "would change",
+    "same": "nothing to do",
+    "failed": "FAILED",
+    "refused": "REFUSED",
+}
+_COLOURS = {"failed": typer.colors.RED, "refused": typer.colors.RED, "would": typer.colors.YELLOW}
+
+
+class Person:
+    """Reads and answers at the terminal: one line or one question at a time, whoever has something to say."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._width = max((len(name) for name in names), default=0)
+        self._lock = threading.Lock()
+
+    def tell(self, node: str, step: str, state: State, words: str) -> None:
+        if state == "begun" and step != "verify":
+            return
+        line = f"{node:{self._width}}  {step:11}  {_WORDS[state]:13}  {words}".rstrip()
+        with self._lock:
+            typer.echo(typer.style(line, fg=_COLOURS.get(state)), err=True)
+
+    def confirm(self, question: str) -> bool:
+        if not sys.stdin.isatty():
+            return False
+        with self._lock:
+            return typer.confirm(question, err=True)
+
+    def secret(self, question: str) -> str | None:
+        if not sys.stdin.isatty():
+            return None
+        with self._lock:
+            return getpass.getpass(f"{question}: ", stream=sys.stderr)
+
+
+class Api:
+    """The coordinator as enrolment sees it (`enrolment.Registrar`)."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def cluster(self) -> Cluster:
+        known = self._client.membership()
+        return Cluster(known.holder, known.agent_urls, known.authority, known.nodes, frozenset(known.revoked))
+
+    def enrol(self, node_id: str, name: str, csr: str) -> str:
+        return self._client.enrol_node(node_id, name, csr).certificate
+
+    def is_alive(self, node_id: str) -> bool:
+        return any(node.id == node_id and node.state == "alive" for node in self._client.nodes())
+
+
+def find_hosts(targets: Sequence[str], person: Person, *, accept_new: bool) -> list[Host]:
+    """Raises UsageError for what is no target, before anybody is called."""
+    settings, login = SshSettings(Path.home()), Login(person, accept_new=accept_new)
+    return [SshHost(settings.route(target), login, person, Place()) for target in targets]
+
+
+def find_stock(wheels: Path | None, *, offline: bool) -> Stock:
+    folders = [wheels] if wheels else []
+    unit = unit_file(AGENT).read_text(encoding="utf-8")
+    return Stock(folders, find_paths().state / "wheels", unit, offline=offline)
+
+
+def enrol(
+    hosts: Sequence[Host], api: Api, stock: Stock, wishes: Wishes, person: Person
+) -> tuple[Outcome, ...]:
+    errand = Errand(api.cluster(), api, stock, wishes, person.tell)
+    return run_all([Enrolment(host, errand) for host in hosts])
+
+
+def name_of(target: str) -> str:
+    """The node's name in `[USER@]HOST[:PORT]`."""
+    return target.rpartition("@")[2].partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    lines: tuple[str, ...]
+    is_clean: bool
+    """As far as could be: a dead machine keeps what is on it."""
+
+
+def remove(host: Host, client: Client, *, force: bool) -> Removal:
+    """First the certificate, then what is on the machine. What is refused changes nothing."""
+    name = host.name
+    try:
+        client.remove_node(name)
+        lines = [f"{name}: removed; its certificate counts no more"]
+    except SparkdError as error:
+        return Removal((f"{name}: not removed: {error}",), is_clean=False)
+    try:
+        with host.open() as node:
+            done = node.ask("uninstall", force=force)
+    except NotReached as error:
+        lines.append(f"{name}: {error}")
+        lines.append(
+            f"  stays    the agent, which is refused when {name} is back; `sparkd-agent uninstall` there"
+        )
+        return Removal(tuple(lines), is_clean=True)
+    except SparkdError as error:
+        lines.append(f"{name}: the agent stays on it: {error}")
+        lines.append("  it is refused from now on; `sparkd-agent uninstall` there takes it off")
+        return Removal(tuple(lines), is_clean=False)
+    lines += [f"  removed  {word}" for word in done["removed"]]
+    lines += [f"  stays    {word}" for word in done["left"]]
+    return Removal(tuple(lines), is_clean=True)
+
+
+def summary_lines(outcomes: Sequence[Outcome], *, dry_run: bool) -> list[str]:
+    """What was found, who is a node now, who is not and why, and the next command."""
+    good = [outcome for outcome in outcomes if not outcome.failed]
+    lines = finding_lines({one.name: one.probe for one in outcomes if one.probe})
+    for outcome in outcomes:
+        lines += [f"{outcome.name} is no node: {why}" for why in outcome.failed]
+    names = ",".join(outcome.name for outcome in good)
+    if dry_run:
+        lines.append("nothing was changed")
+    elif good:
+        lines.append(f"next: sparkd profiles list, then sparkd up PROFILE --nodes {names}")
+    if len(good) < len(outcomes):
+        lines.append("once cured, the same command goes on where it stopped")
+    return lines
