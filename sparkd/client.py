@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -44,13 +45,14 @@ class Client:
         token: str | None,
         *,
         transport: Transport | None = None,
+        authority_file: Path | None = None,
         limits: Defaults = DEFAULTS,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self._token = token
-        self._transport = transport or HttpTransport(self.base_url, limits)
+        self._transport = transport or HttpTransport(self.base_url, limits, authority_file)
         self._limits = limits
         self._clock = clock or SystemClock()
         self._sleep = sleep

@@ -23,6 +23,8 @@ class Contact:
     """It is the local set of this user."""
     is_guess: bool = False
     """Nobody named it, and no local set lives."""
+    authority_file: Path | None = None
+    """By whose certificate an https URL is believed; None: by what the system trusts, and its host name."""
 
     def token(self) -> str | None:
         """None where there is no file: the coordinator then says that it wants one.
@@ -48,7 +50,8 @@ def find_coordinator(
     """By `--coordinator` (`given`), `SPARKD_COORDINATOR`, the configuration, a live local set, the default.
 
     The token comes from `SPARKD_TOKEN_FILE`, from the local set if that is where we go, from the
-    configuration, or from `token` in the state folder, where `sparkd coordinator run` puts it.
+    configuration, or from `token` in the state folder, where `sparkd coordinator run` puts it. The authority
+    comes from `SPARKD_AUTHORITY_FILE` or the configuration.
     Raises UsageError for a configuration that cannot be read.
     """
     env = os.environ if env is None else env
@@ -64,8 +67,14 @@ def find_coordinator(
     url, how = next(((url, how) for url, how in named if url), (DEFAULT_URL, "default"))
     url = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
     is_local = local is not None and url == local.url
+    authority = env.get("SPARKD_AUTHORITY_FILE") or settings.authority_file
     return Contact(
-        url, how, _token_file(env, paths, settings.token_file, is_local), is_local, how == "default"
+        url,
+        how,
+        _token_file(env, paths, settings.token_file, is_local),
+        is_local,
+        is_guess=how == "default",
+        authority_file=Path(authority) if authority else None,
     )
 
 

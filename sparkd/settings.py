@@ -20,6 +20,8 @@ class Settings:
     token_file: str | None = None
     source: str | None = None
     """The file that named the coordinator."""
+    authority_file: str | None = None
+    """The certificate by which a coordinator at an https URL is known."""
 
 
 _KEYS = tuple(field.name for field in fields(Settings) if field.name != "source")
@@ -56,7 +58,8 @@ def _merge(settings: Settings, table: Any, file: Path) -> Settings:
             raise UsageError(f"{file}: cli.{key}: must be a text that is not empty")
     if "coordinator" in table:
         settings = replace(settings, coordinator=table["coordinator"], source=str(file))
-    if "token_file" in table:
-        path = Path(table["token_file"]).expanduser()
-        settings = replace(settings, token_file=str(file.parent / path))
+    for key in ("token_file", "authority_file"):
+        if key in table:
+            path = Path(table[key]).expanduser()
+            settings = replace(settings, **{key: str(file.parent / path)})
     return settings

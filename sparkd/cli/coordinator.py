@@ -1,9 +1,43 @@
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(rich_markup_mode=None, help="Run the coordinator.")
+app = typer.Typer(rich_markup_mode=None, help="Run the coordinator, and say who may speak to it.")
+
+
+class TokenScope(StrEnum):
+    READ = "read"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+
+@app.command()
+def token(
+    name: Annotated[str, typer.Argument(help="Whose it is.")],
+    scope: Annotated[
+        TokenScope, typer.Option("--scope", help="operate: deployments, drain; admin: nodes besides.")
+    ] = TokenScope.READ,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Let it count no more, at once.")] = False,
+    state_dir: Annotated[
+        Path | None, typer.Option("--state-dir", help="As for run.", show_default=False)
+    ] = None,
+) -> None:
+    """Make a token for the REST API on the coordinator's machine, and show it this once.
+
+    Example: sparkd coordinator token grafana --scope read
+    """
+    from sparkd.cli.output import show
+    from sparkd.coordinator.tokens import mint_token, revoke_token
+    from sparkd.paths import find_paths
+
+    folder = state_dir or find_paths().state / "coordinator"
+    if revoke:
+        revoke_token(folder, name)
+        show([f"the token of {name} counts no more"])
+    else:
+        show([mint_token(folder, name, scope.value)])
 
 
 @app.command()

@@ -40,7 +40,7 @@ def connect(given: str | None = None) -> Iterator[Session]:
     """
     contact = find_coordinator(given)
     try:
-        yield Session(contact, Client(contact.url, contact.token()))
+        yield Session(contact, Client(contact.url, contact.token(), authority_file=contact.authority_file))
     except Unauthorized as error:
         hint = f"the token came from {contact.token_file}; SPARKD_TOKEN_FILE names another file"
         raise Unauthorized(f"{error}; {hint}") from error

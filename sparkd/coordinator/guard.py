@@ -1,6 +1,7 @@
 """What stands before every handler of both servers: who may come in, and bounded bodies. Plain ASGI."""
 
 import hmac
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ Gate = Callable[[Scope], None]
 OPEN_PATHS: Final = frozenset({"/healthz"})
 _READS: Final = frozenset({"/v1/plan", "/v1/preflight"})
 """POST only because their question is long: they change nothing."""
+_DRAINS: Final = re.compile(r"/v1/nodes/[^/]+/(drain|resume)")
 
 
 class Guard:
@@ -83,8 +85,9 @@ def wanted_scope(method: str, path: str) -> TokenScope:
     """Reading needs `read`; deciding which machines belong here `admin`; everything else `operate`."""
     if method in ("GET", "HEAD") or path in _READS:
         return "read"
-    is_drain = path.endswith(("/drain", "/resume"))
-    return "admin" if path.startswith("/v1/nodes") and not is_drain else "operate"
+    if method == "POST" and _DRAINS.fullmatch(path):
+        return "operate"
+    return "admin" if path.startswith("/v1/nodes") else "operate"
 
 
 def shared_token_gate(token: str) -> Gate:

@@ -26,9 +26,9 @@ from dataclasses import replace
 from pathlib import Path
 from sparkd.coordinator.serve import run
 from sparkd.records.defaults import DEFAULTS
-state, rest, agents, token, limits = sys.argv[1:]
+state, rest, agents, token, unix, limits = sys.argv[1:]
 run(state_dir=Path(state), rest=rest, agents=agents, token_file=Path(token) if token else None,
-    limits=replace(DEFAULTS, **json.loads(limits)))
+    rest_socket=Path(unix) if unix else None, limits=replace(DEFAULTS, **json.loads(limits)))
 """
 
 
@@ -90,6 +90,9 @@ class Coordinator:
     token: str = "token-of-tests"
     rest: int = field(default_factory=free_port)
     agents: int = field(default_factory=free_port)
+    rest_host: str = "127.0.0.1"
+    unix: Path | None = None
+    """Where REST listens besides."""
     process: "subprocess.Popen[bytes] | None" = None
     env: dict[str, str] = field(default_factory=dict)
     """Beside the test's own."""
@@ -118,7 +121,8 @@ class Coordinator:
 
     def launch(self, token_file: str = "") -> None:
         """The process, on what lies in its state folder."""
-        places = (str(self.state), f"127.0.0.1:{self.rest}", f"127.0.0.1:{self.agents}", token_file)
+        servers = (f"{self.rest_host}:{self.rest}", f"127.0.0.1:{self.agents}")
+        places = (str(self.state), *servers, token_file, str(self.unix or ""))
         with (self.folder / "coordinator.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _RUN, *places, json.dumps(self.limits)],
