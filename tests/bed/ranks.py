@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -15,14 +16,21 @@ from sparkd.records.rank import Address, Descriptor, RankSpec
 from sparkd_agent.logs import RankLog
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
-from sparkd_agent.runtime.base import RankHandle, make_launch
+from sparkd_agent.runtime.base import RankHandle, Runtime, make_launch
 from sparkd_agent.runtime.process import ProcessRuntime
+from sparkd_agent.runtime.systemd import SystemdRuntime
 from sparkd_agent.shm import ShmJanitor
 from sparkd_agent.supervisor import RankSupervisor, RankView
 
 HOSTILE = Path(__file__).with_name("hostile.py")
+RUNTIME_VARIABLE = "SPARKD_TESTS_RUNTIME"
+"""Where PID 1 is systemd, `systemd` makes every rank a unit: the lab runs these tests that way too."""
 PATIENCE_S = 30.0
 """For what takes well under a second on an idle machine."""
+
+
+def by_systemd() -> bool:
+    return os.environ.get(RUNTIME_VARIABLE) == "systemd"
 
 
 def rank_spec(name: str, *args: str, env: dict[str, str] | None = None, **more: object) -> RankSpec:
@@ -107,7 +115,8 @@ class RankBed:
         self.limits = limits
         self.procfs = ProcFs()
         self.janitor = ShmJanitor(self.procfs, shm)
-        self.runtime = ProcessRuntime(folder / "ranks", procfs=self.procfs, limits=limits)
+        kind = SystemdRuntime if by_systemd() else ProcessRuntime
+        self.runtime: Runtime = kind(folder / "ranks", procfs=self.procfs, limits=limits)
         self.ranks: list[Rank] = []
 
     async def launch(self, spec: RankSpec, *command: str) -> RankHandle:

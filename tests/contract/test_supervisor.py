@@ -10,7 +10,8 @@ import pytest
 
 from sparkd.errors import Spent
 from sparkd_agent.procfs import ProcFs
-from tests.bed.ranks import Rank, RankBed, rank_bed, rank_spec, until
+from sparkd_agent.rankfolder import RankFolder
+from tests.bed.ranks import Rank, RankBed, by_systemd, rank_bed, rank_spec, until
 
 NAME = f"sparkd-t{os.getpid()}-g1-r0"
 """Names are what ranks are found by: those of two test processes must differ."""
@@ -413,7 +414,10 @@ def test_a_rank_of_an_earlier_boot_is_gone(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_record_is_a_rank_that_was_never_started(tmp_path: Path) -> None:
     async def test(bed: RankBed) -> None:
-        (tmp_path / "ranks" / NAME).mkdir(parents=True)
+        folder = RankFolder(tmp_path / "ranks" / NAME)
+        folder.create()
+        if by_systemd():
+            folder.unit.touch()  # the agent died before it asked for the unit
         view = await (await adopt(bed, NAME)).gone()
         assert view.fell == "its shim was never started"
 
