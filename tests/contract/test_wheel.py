@@ -94,9 +94,19 @@ def test_unit_files_travel_along_and_are_found(names: set[str], installed: "Inst
         assert installed.run("python", "-c", look, name) == text
 
 
+def test_the_plug_in_for_vllm_travels_in_a_folder_of_its_own(names: set[str]) -> None:
+    place = "sparkd/engine/plugin_folder"
+    inside = {name.removeprefix(f"{place}/") for name in names if name.startswith(place)}
+    assert {name.partition("/")[0] for name in inside} == {"sparkd_mods", "sparkd_mods-0.1.0.dist-info"}
+    agents = ROOT / "agents"
+    assert {str(path.relative_to(agents)) for path in (agents / "sparkd_mods").rglob("*.py")} <= inside
+    assert "sparkd_mods-0.1.0.dist-info/entry_points.txt" in inside
+
+
 def test_its_metadata_names_what_it_needs_and_what_is_extra(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        named = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        (name,) = (name for name in named if name.count("/") == 1)
         metadata = Parser().parsestr(archive.read(name).decode())
     assert metadata["Requires-Python"] == ">=3.11"
     assert set(metadata.get_all("Provides-Extra") or ()) == {"vllm", "enrol", "dev"}
@@ -115,6 +125,18 @@ def test_the_installed_programs_are_the_wheels(installed: Installed) -> None:
     for program in ("sparkd", "sparkd-agent"):
         assert program in installed.run(program, "--help")
     assert "sparkd-agent" in installed.run("python", "-m", "sparkd_agent", "--help")
+
+
+def test_mods_are_found_and_the_entry_point_too(installed: Installed) -> None:
+    mods = json.loads(installed.run("sparkd", "mods", "list", "-o", "json"))
+    assert "mimo-fused-qkv" in [mod["name"] for mod in mods]
+    found = (
+        "import importlib.metadata, sys, sparkd.engine.plugin as plugin;"
+        "sys.path.insert(0, str(plugin.plugin_folder()));"
+        "points = importlib.metadata.entry_points(group='vllm.general_plugins');"
+        "print([point.load().__module__ for point in points])"
+    )
+    assert "sparkd_mods._framework.plugin" in installed.run("python", "-c", found)
 
 
 def test_built_in_profiles_are_found(installed: Installed) -> None:

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = {"sparkd": ROOT / "sparkd", "sparkd_agent": ROOT / "agents" / "sparkd_agent"}
+FOLDERS = {
+    "sparkd": ROOT / "sparkd",
+    "sparkd_agent": ROOT / "agents" / "sparkd_agent",
+    "sparkd_mods": ROOT / "agents" / "sparkd_mods",
+}
 
 SHARED = ("sparkd.records", "sparkd.engine", "sparkd.detect", "sparkd.errors", "sparkd.clock")
 """What both sides of the wire compute with."""
@@ -54,6 +58,17 @@ RULES = [
         # `sparkd` alone is its version; failpoints are for both daemons.
         (*SHARED, "sparkd.__version__", "sparkd.failpoints", "sparkd.notify", "sparkd_agent"),
         frozenset({"h11", "jeepney", "msgspec", "psutil"}),
+    ),
+    Rule(
+        "sparkd_mods._framework",
+        "vLLM's python has nothing of ours, and `sparkd mods` runs it in one without vLLM",
+        ("sparkd_mods",),
+    ),
+    Rule(
+        "sparkd_mods",
+        "vLLM's python has nothing of ours",
+        ("sparkd_mods",),
+        frozenset({"torch", "transformers", "vllm"}),
     ),
     Rule(
         "sparkd",

@@ -26,7 +26,7 @@ class ModRefusedError(RuntimeError):
 def register() -> None:
     """Prepare this process: stacks on SIGUSR2, and each mod's targets changed once they are imported.
 
-    Raises ModRefusedError for a required mod whose target is not one that it knows. Nothing of vLLM is imported.
+    Raises ModRefusedError for a required mod with a target that it does not know. Imports nothing of vLLM.
     """
     global _registered  # noqa: PLW0603 - once a process, as its sys.meta_path
     if _registered:

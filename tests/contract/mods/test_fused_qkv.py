@@ -4,14 +4,37 @@ import pytest
 
 from tests.contract.mods.conftest import Inside
 
-pytestmark = [pytest.mark.mods, pytest.mark.timeout(300)]
-SIZES = (1, 2, 4, 8, 16)
+pytestmark = [pytest.mark.mods, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("scale_name", ["weight_scale", "weight_scale_inv"])
-@pytest.mark.parametrize("order", ["plain", "interleaved"])
-def test_every_rank_holds_its_rows_and_their_scales(inside: Inside, order: str, scale_name: str) -> None:
-    for size in SIZES:
-        ranks = inside.call("fused_qkv.load", order=order, scale_name=scale_name, mlp=None, size=size)
-        assert [rank["wrong"] for rank in ranks] == [[]] * size
-        assert [rank["unloaded"] for rank in ranks] == [[]] * size
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
+def test_every_rank_holds_its_rows_and_their_scales(inside: Inside, size: int) -> None:
+    assert inside.call("fused_qkv.matrix", size=size) == []
+
+
+def test_modelopt_s_own_order_is_plain(inside: Inside) -> None:
+    assert inside.call("fused_qkv.whole") == []
+
+
+@pytest.mark.parametrize("mlp", ["weight_scale", "weight_scale_inv"])
+def test_scales_of_other_layers_are_found_under_either_name(inside: Inside, mlp: str) -> None:
+    assert inside.call("fused_qkv.whole", mlp=mlp) == []
+
+
+@pytest.mark.parametrize("kind", ["weight", "weight_scale_inv"])
+@pytest.mark.parametrize("layer", ["self_attn.qkv_proj", "mlp.down_proj"])
+def test_a_half_that_never_comes_fails_the_load(inside: Inside, layer: str, kind: str) -> None:
+    dropped = f"model.layers.1.{layer}.{kind}"
+    missing = dropped.replace("_inv", "")
+    with pytest.raises(AssertionError, match=f"left unloaded: {missing}"):
+        inside.call("fused_qkv.whole", mlp="weight_scale_inv", drop=dropped)
+
+
+def test_an_unheard_of_order_is_refused(inside: Inside) -> None:
+    with pytest.raises(AssertionError, match="the fused QKV order is `plain` or `interleaved`, not 'sorted'"):
+        inside.call("fused_qkv.whole", order="sorted")
+
+
+def test_scales_of_a_layer_that_was_built_without_are_refused(inside: Inside) -> None:
+    with pytest.raises(AssertionError, match="is an MXFP8 scale, but this vLLM built the layer without one"):
+        inside.call("fused_qkv.not_quantised")

@@ -1,7 +1,5 @@
 """The main model: every rank gets its rows, and nothing stays unloaded."""
 
-from typing import Any
-
 import torch
 from vllm.model_executor.models.mimo_v2 import MiMoV2ForCausalLM
 
@@ -39,28 +37,65 @@ def quantized(mlp: bool) -> dict[str, str]:
     return found
 
 
-def load(
-    order: str, scale_name: str, mlp: str | None, size: int, drop: str | None = None
-) -> list[dict[str, Any]]:
-    """For each rank: what was not loaded, and which projections differ from the rows it must hold."""
-    tensors, plain = checkpoint(order, scale_name, mlp)
-    if drop:
-        del tensors[drop]
-    results = []
-    body = toy.config(quantized(mlp is not None), fused_qkv_weight_order=order)
-    with toy.engine_config(body, dtype="bfloat16") as made:
+def matrix(size: int) -> list[str]:
+    """Every order and scale name on every rank of `size`: what was not loaded, or differs, in words."""
+    wrong: list[str] = []
+    with toy.engine_config(toy.config(quantized(mlp=False)), dtype="bfloat16") as made:
         for rank in range(size):
             model = toy.build(MiMoV2ForCausalLM, made, rank, size)
-            with rank_of(rank, size):
-                loaded = model.load_weights(iter(tensors.items()))
-            parameters = dict(model.named_parameters())
-            wrong = []
-            for layer, kv_heads in enumerate(toy.KV_HEADS):
-                wanted = toy.expected_rows(kv_heads, rank, size)
-                for kind, stored in (("weight", "weight"), ("weight_scale", scale_name)):
-                    name = f"{QKV.format(layer)}.{kind}"
-                    right = plain.tensors[f"{QKV.format(layer)}.{stored}"][wanted]
-                    if not torch.equal(parameters[name].data.view(torch.uint8), right.view(torch.uint8)):
-                        wrong.append(name)
-            results.append({"unloaded": sorted(set(parameters) - loaded), "wrong": wrong})
-    return results
+            for order in ("plain", "interleaved"):
+                made.model_config.hf_config.fused_qkv_weight_order = order
+                for scale_name in ("weight_scale", "weight_scale_inv"):
+                    tensors, plain = checkpoint(order, scale_name, None)
+                    found = load(model, tensors, rank, size)
+                    found += differing(model, plain, scale_name, rank, size)
+                    wrong += [f"{order} {scale_name} rank {rank} of {size}: {one}" for one in found]
+    return wrong
+
+
+def load(model: torch.nn.Module, tensors: dict[str, torch.Tensor], rank: int, size: int) -> list[str]:
+    """Load it anew; gives the parameters that were not filled."""
+    for parameter in model.parameters():
+        toy.fill(parameter.data)
+    model.__dict__.pop("_sparkd_loaded", None)
+    with rank_of(rank, size):
+        loaded = model.load_weights(iter(tensors.items()))
+    return [f"{name} unloaded" for name in toy.untouched(model)] + [
+        f"{name} not told as loaded" for name in sorted(set(dict(model.named_parameters())) - loaded)
+    ]
+
+
+def differing(model: torch.nn.Module, plain: toy.Weights, scale_name: str, rank: int, size: int) -> list[str]:
+    """The projections whose rows are not those that this rank must hold."""
+    parameters = dict(model.named_parameters())
+    found = []
+    for layer, kv_heads in enumerate(toy.KV_HEADS):
+        wanted = toy.expected_rows(kv_heads, rank, size)
+        for kind, stored in (("weight", "weight"), ("weight_scale", scale_name)):
+            name = f"{QKV.format(layer)}.{kind}"
+            right = plain.tensors[f"{QKV.format(layer)}.{stored}"][wanted]
+            if not torch.equal(parameters[name].data.view(torch.uint8), right.view(torch.uint8)):
+                found.append(f"{name} differs")
+    return found
+
+
+def whole(
+    mlp: str | None = None, scale_name: str = "weight_scale_inv", order: str | None = None, drop: str = ""
+) -> list[str]:
+    """One model of two ranks, its MLP in MXFP8 too if `mlp` names its scales; `drop`: not in the files."""
+    wrong: list[str] = []
+    tensors, plain = checkpoint(order or "plain", scale_name, mlp)
+    tensors.pop(drop, None)
+    more = {} if order is None else {"fused_qkv_weight_order": order}
+    with toy.engine_config(toy.config(quantized(mlp is not None), **more), dtype="bfloat16") as made:
+        for rank in (0, 1):
+            model = toy.build(MiMoV2ForCausalLM, made, rank, 2)
+            wrong += load(model, tensors, rank, 2) + differing(model, plain, scale_name, rank, 2)
+    return wrong
+
+
+def not_quantised() -> None:
+    """A checkpoint with MXFP8 scales for layers that its configuration does not call MXFP8."""
+    tensors, _ = checkpoint("plain", "weight_scale_inv", None)
+    with toy.engine_config(toy.config({"model.layers.9.x": "FP8"}), dtype="bfloat16") as made:
+        load(toy.build(MiMoV2ForCausalLM, made, 0, 1), tensors, 0, 1)

@@ -117,6 +117,17 @@ def fill(data: torch.Tensor) -> None:
     data.view(torch.uint8).fill_(0x7E) if data.dtype.itemsize == 1 else data.fill_(99.0)
 
 
+def untouched(model: torch.nn.Module) -> list[str]:
+    """Parameters that still hold what `fill` put there."""
+    found = []
+    for name, parameter in model.named_parameters():
+        before = parameter.data.clone()
+        fill(before)
+        if torch.equal(before.view(torch.uint8), parameter.data.view(torch.uint8)):
+            found.append(name)
+    return found
+
+
 class Weights:
     """Random tensors under a checkpoint's names, the same for the same seed."""
 
