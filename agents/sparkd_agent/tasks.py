@@ -1,7 +1,6 @@
 """Questions that a document can put to the node. A closed list; none carries a command."""
 
 import errno
-import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from sparkd.records.document import Task
 from sparkd.records.names import parse_rank_name
 from sparkd.records.report import TaskResult
+from sparkd_agent.checkpoint import find_models
 from sparkd_agent.config import AgentConfig
 from sparkd_agent.logs import RankLog
 from sparkd_agent.rankfolder import RankFolder
@@ -23,7 +23,7 @@ def answer(task: Task, config: AgentConfig, ranks: Path) -> TaskResult:
             case "port":
                 result = _ports(task.args)
             case "files":
-                result = _files(task.args, config)
+                result = find_models(task.args["model"], config.model_roots)
             case "log":
                 result = _log(task.args, ranks)
             case "evict":
@@ -87,31 +87,6 @@ def owner_of(port: int) -> str:
             except psutil.Error:
                 return f"pid {connection.pid}"
     return "an unknown program"
-
-
-# files -----------------------------------------------------------------------------------------------
-
-
-def _files(args: dict[str, Any], config: AgentConfig) -> dict[str, Any]:
-    """Where the model lies: the first candidate that is a folder with a config.json."""
-    candidates = candidate_paths(args["model"], config.model_roots)
-    for path in candidates:
-        if (path / "config.json").is_file():
-            size = sum(entry.stat().st_size for entry in os.scandir(path) if entry.is_file())
-            return {"path": str(path), "bytes": size}
-    looked = ", ".join(str(path) for path in candidates) or "nowhere: this node has no model roots"
-    raise LookupError(f"no model with a config.json; looked at {looked}")
-
-
-def candidate_paths(model: dict[str, Any], roots: tuple[str, ...]) -> tuple[Path, ...]:
-    """An absolute path as it is; a relative one, or a Hub snapshot, under each model root."""
-    path = model.get("path")
-    if path is not None:
-        if Path(path).is_absolute():
-            return (Path(path),)
-        return tuple(Path(root) / path for root in roots)
-    folder = "models--" + str(model["id"]).replace("/", "--")
-    return tuple(Path(root) / folder / "snapshots" / str(model["revision"]) for root in roots)
 
 
 # probe -----------------------------------------------------------------------------------------------

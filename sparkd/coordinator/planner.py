@@ -10,7 +10,7 @@ from sparkd.fleet.placement import place
 from sparkd.fleet.state import Fleet
 from sparkd.gang.preflight import rank_count
 from sparkd.gang.record import GangRecord
-from sparkd.gang.state import Launch, Planner
+from sparkd.gang.state import Found, Launch, Planner
 from sparkd.profile.plan import build_plan, needs_api_key
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.intent import Intent
@@ -21,7 +21,7 @@ from sparkd.records.report import NodeFacts
 def make_planner(keys: KeyRing) -> Planner:
     """The planner that a fleet hands to its gangs."""
 
-    def plan(record: GangRecord, nodes: tuple[Node, ...], model_paths: Mapping[str, str]) -> Launch:
+    def plan(record: GangRecord, nodes: tuple[Node, ...], found: Mapping[str, Found]) -> Launch:
         facts = tuple(_facts(node) for node in nodes)
         key = keys.make(record.name) if needs_api_key(record.intent, facts) else None
         made = build_plan(
@@ -33,7 +33,8 @@ def make_planner(keys: KeyRing) -> Planner:
             api_port=record.api_port,
             rendezvous_port=record.rendezvous_ports[-1],
             rendezvous_ports=record.rendezvous_ports[:-1],
-            model_path=dict(model_paths),
+            model_path={node_id: models.path for node_id, models in found.items()},
+            also_paths={node_id: models.also for node_id, models in found.items()},
             api_key=key,
             available=_available(nodes),
         )

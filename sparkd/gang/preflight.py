@@ -7,7 +7,7 @@ from typing import Any
 from sparkd.errors import SparkdError
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.placement import place
-from sparkd.gang.state import PendingTask
+from sparkd.gang.state import Found, PendingTask
 from sparkd.gang.turn import Turn
 from sparkd.records.report import TaskResult
 from sparkd.records.verdict import Severity, Verdict
@@ -81,8 +81,8 @@ def preflight(turn: Turn) -> None:
         if task.result is None:
             turn.wait(f"{task.task.kind} check", "the preflight fails", node=task.node, deadline=task.until)
             return
-    if _ports_free(turn) and (paths := _model_paths(turn)):
-        _commit(turn, nodes, paths)
+    if _ports_free(turn) and (found := _models(turn)):
+        _commit(turn, nodes, found)
 
 
 def _members(turn: Turn) -> tuple[Node, ...]:
@@ -189,9 +189,9 @@ def _refused_answer(turn: Turn, task: PendingTask) -> None:
     )
 
 
-def _model_paths(turn: Turn) -> dict[str, str] | None:
-    """Where each node has the model; None (and `failed`) if one has not."""
-    paths: dict[str, str] = {}
+def _models(turn: Turn) -> dict[str, Found] | None:
+    """Where each node has the models; None (and `failed`) if one lacks some, or has them with defects."""
+    found: dict[str, Found] = {}
     missing: list[Verdict] = []
     for task in turn.gang.tasks:
         if task.task.kind != "files" or task.result is None:
@@ -208,14 +208,26 @@ def _model_paths(turn: Turn) -> dict[str, str] | None:
                 )
             )
         else:
-            paths[task.node] = str(task.result.result["path"])
+            told = task.result.result
+            found[task.node] = Found(str(told["path"]), dict(told.get("also", {})))
+            missing += [
+                Verdict(
+                    "MODEL_DEFECT",
+                    Severity.BLOCK,
+                    "a file of the model cannot be used",
+                    evidence=str(defect),
+                    remedy="correct that file on the node, or copy it there again",
+                    node=turn.name_of(task.node),
+                )
+                for defect in told.get("defects", ())
+            ]
     if missing:
         _fail(turn, f"{missing[0].node}: {missing[0].evidence}", *missing)
         return None
-    return paths
+    return found
 
 
-def _commit(turn: Turn, nodes: tuple[Node, ...], paths: dict[str, str]) -> None:
+def _commit(turn: Turn, nodes: tuple[Node, ...], found: dict[str, Found]) -> None:
     """Make the next generation: greater than every one that any node has heard of."""
     record = turn.record
     known = [node.generations.get(record.name, 0) for node in turn.world.nodes.values()]
@@ -231,7 +243,7 @@ def _commit(turn: Turn, nodes: tuple[Node, ...], paths: dict[str, str]) -> None:
     if turn.world.planner is None:
         raise AssertionError("a world without a planner cannot launch")
     try:
-        launch = turn.world.planner(turn.record, nodes, paths)
+        launch = turn.world.planner(turn.record, nodes, found)
     except SparkdError as error:
         _fail(turn, str(error), Verdict("PLAN_INVALID", Severity.BLOCK, str(error)))
         return

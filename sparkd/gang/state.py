@@ -176,8 +176,16 @@ class Launch:
     verdicts: tuple[Verdict, ...] = ()
 
 
-Planner = Callable[[GangRecord, tuple[Node, ...], Mapping[str, str]], Launch]
-"""(record with generation and ports set, nodes in rank order, model path by node id) -> the rank specs.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where one node has the model, and the further ones by name."""
+
+    path: str
+    also: Mapping[str, str] = field(default_factory=dict)
+
+
+Planner = Callable[[GangRecord, tuple[Node, ...], Mapping[str, Found]], Launch]
+"""(record with generation and ports set, nodes in rank order, what each node id has) -> the rank specs.
 Raises ProfileError when the intent cannot be planned on these nodes."""
 
 

@@ -1,0 +1,134 @@
+"""Built-in profiles on eight nodes that a real coordinator knows: their plan, and what nodes must have."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sparkd.profile.lookup import load_profile
+from sparkd.profile.merge import resolve
+from sparkd.records.document import Document
+from sparkd.records.memory import Memory
+from sparkd.records.report import Sample, TaskResult
+from tests.bed.builtin_plans import EIGHT_SPARKS, golden_file
+from tests.bed.coordinator import Coordinator
+from tests.bed.fake_agent import FakeAgent
+
+
+@pytest.fixture
+def eight(tmp_path: Path) -> Iterator[Coordinator]:
+    one = Coordinator(tmp_path, {facts.id: facts.name for facts in EIGHT_SPARKS})
+    one.start()
+    try:
+        yield one
+    finally:
+        one.end(signal.SIGKILL)
+
+
+def greeted(one: Coordinator) -> list[FakeAgent]:
+    agents = [FakeAgent(one, facts.id) for facts in EIGHT_SPARKS]
+    for agent, facts in zip(agents, EIGHT_SPARKS, strict=True):
+        assert agent.hello(facts=facts).status == 200
+    return agents
+
+
+def sparkd(one: Coordinator, *words: str) -> "subprocess.CompletedProcess[str]":
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("SPARKD_", "XDG_"))}
+    env |= {
+        "HOME": str(one.folder),
+        "SPARKD_COORDINATOR": f"http://127.0.0.1:{one.rest}",
+        "SPARKD_TOKEN_FILE": str(one.token_file),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "sparkd", *words],
+        env=env, cwd=one.folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def document(agent: FakeAgent) -> Document:
+    answer = agent.document()
+    assert answer.status == 200, answer.body
+    return msgspec.json.decode(answer.body, type=Document)
+
+
+def test_the_plan_of_the_pro_model_is_eight_commands_and_a_sum(eight: Coordinator) -> None:
+    greeted(eight)
+    done = sparkd(eight, "plan", "mimo-v2.5-pro")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == golden_file("mimo-v2.5-pro", None).read_text()
+    variant = sparkd(eight, "plan", "mimo-v2.5-pro", "--variant", "mtp", "-o", "json")
+    assert variant.returncode == 0, variant.stderr
+    ranks = json.loads(variant.stdout)["ranks"]
+    assert [rank["node"] for rank in ranks] == [facts.name for facts in EIGHT_SPARKS]
+    assert all("--speculative-config" in rank["argv"] for rank in ranks)
+    refused = sparkd(eight, "plan", "mimo-v2.5-pro", "--variant", "mtp", "--set", "layout.tp=4")
+    assert refused.returncode == 2
+    assert "variant mtp is for 8 nodes; this layout has 4" in refused.stderr
+
+
+def test_memory_that_is_not_there_blocks_until_it_is_waived(eight: Coordinator) -> None:
+    agents = greeted(eight)
+    busy = Sample(Memory(EIGHT_SPARKS[2].memory_total, 60 << 30, 1 << 30))
+    assert agents[2].report(sample=busy).status == 200
+    done = sparkd(eight, "plan", "mimo-v2.5-pro")
+    assert done.returncode == 1
+    assert "MEMORY_AVAILABLE" in done.stdout
+    assert "= 96.6 GiB, and spark-3 has 60.0 GiB available" in done.stdout
+    waived = sparkd(eight, "plan", "mimo-v2.5-pro", "--force", "MEMORY_AVAILABLE")
+    assert waived.returncode == 0
+    assert "MEMORY_AVAILABLE" in waived.stdout
+
+
+def answers(agent: FakeAgent, files: dict[str, Any]) -> None:
+    ports = [task for task in document(agent).tasks if task.kind == "port"]
+    results = [
+        TaskResult(task.id, ok=True, result=files) for task in document(agent).tasks if task.kind == "files"
+    ]
+    results += [
+        TaskResult(
+            task.id, ok=True, result={"ports": [{**port, "free": True} for port in task.args["ports"]]}
+        )
+        for task in ports
+    ]
+    assert agent.report(results=tuple(results)).status == 200
+
+
+def wished(one: Coordinator) -> dict[str, Any]:
+    intent = resolve(load_profile("mimo-v2.5-dflash")).intent
+    answer = one.ask("PUT", "/v1/deployments/d", {"intent": msgspec.to_builtins(intent)})
+    assert answer.status == 201, answer.body
+    return intent.profile
+
+
+def test_each_rank_gets_the_drafter_from_where_its_node_has_it(eight: Coordinator) -> None:
+    first, second = greeted(eight)[:2]
+    profile = wished(eight)
+    (asked,) = (task for task in document(second).tasks if task.kind == "files")
+    assert asked.args["model"]["also"] == profile["model"]["also"]
+    answers(first, {"path": "/srv/m", "bytes": 1, "also": {"draft": "/srv/d"}, "defects": []})
+    answers(second, {"path": "/home/m", "bytes": 1, "also": {"draft": "/home/d"}, "defects": []})
+    for agent, path in ((first, "/srv/d"), (second, "/home/d")):
+        (spec,) = document(agent).ranks
+        config = json.loads(spec.args[spec.args.index("--speculative-config") + 1])
+        assert config["model"] == path
+
+
+def test_a_drafter_with_a_defect_starts_nothing_and_names_it(eight: Coordinator) -> None:
+    first, second = greeted(eight)[:2]
+    wished(eight)
+    defect = "/home/d/config.json: line 7: a comma after the last entry, before `}`"
+    answers(first, {"path": "/srv/m", "bytes": 1, "also": {"draft": "/srv/d"}, "defects": []})
+    answers(second, {"path": "/home/m", "bytes": 1, "also": {"draft": "/home/d"}, "defects": [defect]})
+    (shown,) = eight.ask("GET", "/v1/status").json["deployments"]
+    assert shown["phase"] == "failed"
+    assert defect in shown["reason"]
+    (verdict,) = shown["verdicts"]
+    assert (verdict["id"], verdict["node"], verdict["evidence"]) == ("MODEL_DEFECT", "spark-2", defect)
+    assert document(first).ranks == ()
