@@ -168,10 +168,16 @@ def telling_lines(lines: Iterable[LogLine], count: int = 20, width: int = 500) -
     return tuple(told[at] for at in sorted(best))
 
 
+def tells_of_a_death(lines: Iterable[LogLine]) -> bool:
+    """Whether vLLM has written which of its processes died: what a fallen rank's remains are spared for."""
+    return any(_DEATH in line.text for line in lines)
+
+
 def _weight(text: str) -> int:
-    if "died unexpectedly" in text:
+    if _DEATH in text:
         return 2
     return int(any(word in text for word in _ERROR_WORDS))
 
 
+_DEATH: Final = "died unexpectedly"
 _ERROR_WORDS: Final = ("ERROR", "CRITICAL", "Error:", "Traceback", "Fatal Python error", "Aborted", "panic")

@@ -19,7 +19,7 @@ from sparkd.records.report import Exit, RankState
 from sparkd_agent import exits, life
 from sparkd_agent.essentials import LEADER, LOG_LINES, SHIM, Essential, Essentials
 from sparkd_agent.kill import kill_exactly, kill_pass, signal_member, survivors
-from sparkd_agent.logs import RankLog, telling_lines
+from sparkd_agent.logs import RankLog, telling_lines, tells_of_a_death
 from sparkd_agent.members import Marks, RankMembers
 from sparkd_agent.procfs import ProcessRef, ProcFs, Stat
 from sparkd_agent.rankfolder import RankFolder
@@ -269,8 +269,13 @@ class RankSupervisor:
             if one is self._first and before is None and one.exit is not None:
                 self._life = replace(self._life, fell=self._plainly(one.exit))
         leader = self._essentials.leader
-        if not shim_alive or (leader is not None and leader.exit is not None):
+        if not shim_alive or (leader is not None and leader.exit is not None) or self._said_its_last_words():
             self._become(life.last_words_written(self._life, self._now()))
+
+    def _said_its_last_words(self) -> bool:
+        if self._life.state != "fallen" or self._life.killed_since is not None:
+            return False
+        return tells_of_a_death(RankLog(self._folder.log).last(LOG_LINES))
 
     def _plainly(self, how: Exit) -> str:
         record = self._essentials.exit_record() if how.process == LEADER else None

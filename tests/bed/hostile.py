@@ -53,12 +53,12 @@ def exits_leaving_children(code: str) -> None:
     os._exit(int(code))
 
 
-def worker(title: str = "VLLM::Worker_TP0") -> None:
+def worker(title: str = "VLLM::Worker_TP0", words: str = "exit code {}") -> None:
     """A leader with an essential worker and a child that is not essential; it tells of the worker's end."""
     helper = subprocess.Popen(_SLEEP)
     child = titled(title)
     say("worker", child.pid, "helper", helper.pid)
-    say("exit code", child.wait())
+    say(words.format(child.wait()))
     sleep_for_ever()
 
 

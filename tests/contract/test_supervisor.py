@@ -101,6 +101,20 @@ def test_a_killed_worker_is_a_fall_although_its_leader_lives(tmp_path: Path) -> 
     run(tmp_path, test, rank_young_scan_s=0.05)
 
 
+def test_last_words_are_awaited_no_longer_than_until_they_are_written(tmp_path: Path) -> None:
+    async def test(bed: RankBed) -> None:
+        words = "Worker proc VllmWorker-0 died unexpectedly (exit code: {}), shutting down executor."
+        rank = await bed.start(NAME, "worker", "VLLM::Worker_TP0", words)
+        worker, helper = numbers(await rank.says("worker"))
+        await asyncio.sleep(0.3)
+        os.kill(worker, signal.SIGKILL)
+        view = await rank.gone()
+        assert words.format(-9) in view.lines
+        assert not any(map(alive, (worker, helper, rank.leader)))
+
+    run(tmp_path, test, rank_young_scan_s=0.05, last_words_s=600.0)
+
+
 def test_a_process_name_prefix_marks_essential_processes(tmp_path: Path) -> None:
     async def test(bed: RankBed) -> None:
         rank = await bed.start(NAME, "worker", "mine::EngineCore", env={"VLLM_PROCESS_NAME_PREFIX": "mine"})
