@@ -95,7 +95,7 @@ class Agent:
         self._shm = shm
         self._limits = limits
         self._sampler = Sampler()
-        self._facts = gather_facts(config, self._sampler.take().memory, privileges, offer)
+        self._facts = gather_facts(config, self._sampler.look(clock.now().mono).memory, privileges, offer)
         self._run = secrets.token_hex(6)
         self._seq = 0
         self._running: dict[str, RunningRank] = {}
@@ -238,7 +238,8 @@ class Agent:
         """The next report, and the outbox rows that it carries."""
         now = self._clock.now()
         outbox = self._ledger.outbox()
-        sample = self._sampler.take()
+        look = self._sampler.look(now.mono)
+        sample = Sample(look.memory, self._sampler.pressure)
         events, self._events = self._events, []
         report = Report(
             caller=self.caller(),

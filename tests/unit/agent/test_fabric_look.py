@@ -1,0 +1,64 @@
+"""An interface as sysfs shows it; a tree as on a Spark, in a folder."""
+
+from pathlib import Path
+
+import pytest
+
+from sparkd.detect.fabric import FabricLook
+from sparkd_agent.watch.fabric import look
+
+
+@pytest.fixture
+def sys(tmp_path: Path) -> Path:
+    bridge = tmp_path / "devices" / "pci0000:00" / "0000:00:00.0"
+    card = bridge / "0000:01:00.1"
+    folder = tmp_path / "class" / "net" / "enp1s0f1np1"
+    write(folder, carrier="1", carrier_changes="2", speed="200000", mtu="9000")
+    write(folder / "statistics", rx_errors="1", tx_errors="2", rx_crc_errors="0")
+    write(card, current_link_width="4", max_link_width="16", current_link_speed="32.0 GT/s PCIe")
+    write(card, max_link_speed="32.0 GT/s PCIe")
+    write(bridge, max_link_width="4", max_link_speed="32.0 GT/s PCIe")
+    write(
+        card / "infiniband" / "rocep1s0f1" / "ports" / "1" / "counters", symbol_error="5", port_rcv_errors="1"
+    )
+    (folder / "device").symlink_to(card)
+    return tmp_path
+
+
+def write(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text + "\n")
+
+
+def test_a_spark_and_the_slot_decides(sys: Path) -> None:
+    """The card could do 16 lanes; four are wired."""
+    assert look("enp1s0f1np1", 5.0, sys) == FabricLook(
+        5.0,
+        "enp1s0f1np1",
+        carrier=True,
+        carrier_changes=2,
+        speed_mbit=200_000,
+        mtu=9000,
+        pcie_width=4,
+        pcie_width_most=4,
+        pcie_gts=32.0,
+        pcie_gts_most=32.0,
+        errors=9,
+    )
+
+
+def test_down(sys: Path) -> None:
+    write(sys / "class" / "net" / "enp1s0f1np1", carrier="0", speed="-1")
+    seen = look("enp1s0f1np1", 5.0, sys)
+    assert (seen.carrier, seen.speed_mbit) == (False, None)
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    assert look("enp1s0f1np1", 5.0, tmp_path) == FabricLook(5.0, "enp1s0f1np1")
+
+
+def test_the_loopback_at_hand() -> None:
+    seen = look("lo", 5.0)
+    assert seen.mtu is not None
+    assert (seen.pcie_width, seen.speed_mbit) == (None, None)
