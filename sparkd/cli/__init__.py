@@ -20,10 +20,11 @@ VERBS = {
     "explain": "Show why a deployment is as it is, and its incidents.",
     "plan": "Show what would be started, each value with its origin.",
     "key": "Print the API key of a deployment.",
+    "init": "Make this machine the coordinator's, once for a cluster.",
     "nodes": "Enrol, show, drain, upgrade and remove the machines that run agents.",
     "profiles": "List, show and check profiles.",
-    "coordinator": "Run the coordinator.",
     "mods": "List sparkd's changes to vLLM, and check them against an installed one.",
+    "coordinator": "Run the coordinator.",
 }
 
 EXAMPLES = ("sparkd up tiny --local 2", "sparkd status", "sparkd down tiny")

@@ -36,15 +36,23 @@ _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 @dataclass(frozen=True, slots=True)
 class Bundle:
     folder: str
-    """Its name below /opt/sparkd."""
+    """Its name below the place for bundles of its kind."""
     files: int
     size: int
     """Bytes, unpacked."""
     blob: bytes
 
 
-def build_bundle(own: Mapping[str, bytes], wheels: Sequence[Path], python: str) -> Bundle:
-    """`own`: our code (`own_code`), `python`: the interpreter on the node, an absolute path.
+def agent_bundle(wheels: Sequence[Path], python: str) -> Bundle:
+    """For a node. Raises as `build_bundle`."""
+    return build_bundle(own_code(), wheels, python, "sparkd-agent", "sparkd_agent.__main__")
+
+
+def build_bundle(
+    own: Mapping[str, bytes], wheels: Sequence[Path], python: str, program: str, module: str
+) -> Bundle:
+    """`own`: code by its path below `lib`; `python`: the interpreter there, an absolute path; `program`: the
+    script in `bin`, which calls `main()` of `module`.
 
     Raises EnrolmentFailed for a path that cannot stand in a script's first line.
     """
@@ -54,7 +62,7 @@ def build_bundle(own: Mapping[str, bytes], wheels: Sequence[Path], python: str) 
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
             files |= {f"lib/{n}": archive.read(n) for n in archive.namelist() if not n.endswith("/")}
-    files["bin/sparkd-agent"] = _START.format(python=python).encode()
+    files[f"bin/{program}"] = _START.format(python=python, module=module).encode()
     digests = {name: hashlib.sha256(body).hexdigest() for name, body in sorted(files.items())}
     digest = hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:12]
     manifest = {"version": sparkd.__version__, "wheels": [wheel.name for wheel in wheels], "files": digests}
@@ -65,27 +73,37 @@ def build_bundle(own: Mapping[str, bytes], wheels: Sequence[Path], python: str) 
 
 def own_code() -> dict[str, bytes]:
     """The files of our packages that a node needs: path below `lib` -> content."""
-    files = dict(_read(Path(sparkd.__file__).parent, SHARED))
+    files = dict(read_package(Path(sparkd.__file__).parent, SHARED))
     for package in NODE_PACKAGES:
-        spec = importlib.util.find_spec(package)
-        for place in (spec and spec.submodule_search_locations) or ():
-            files |= dict(_read(Path(place), [entry.name for entry in Path(place).iterdir()]))
+        files |= package_files(package)
+    return files
+
+
+def package_files(name: str) -> dict[str, bytes]:
+    """Of a package, with the metadata that lies beside it under its name; nothing if it is not installed."""
+    spec = importlib.util.find_spec(name)
+    files: dict[str, bytes] = {}
+    for place in map(Path, (spec and spec.submodule_search_locations) or ()):
+        files |= dict(read_package(place, [entry.name for entry in place.iterdir()]))
+        for metadata in place.parent.glob(f"{name}-*.dist-info"):
+            files |= dict(read_package(metadata, [entry.name for entry in metadata.iterdir()]))
     return files
 
 
 _START = """#!{python} -IS
-# The agent of this node, with the libraries beside it and nobody else's.
+# With the libraries beside it, and nobody else's.
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lib"))
-from sparkd_agent.__main__ import main
+from {module} import main
 
 sys.exit(main())
 """
 
 
-def _read(package: Path, names: Iterable[str]) -> Iterable[tuple[str, bytes]]:
+def read_package(package: Path, names: Iterable[str]) -> Iterable[tuple[str, bytes]]:
+    """The files of these names below a package's folder, by their path from the folder that it lies in."""
     for name in names:
         place = package / name
         for file in sorted(place.rglob("*")) if place.is_dir() else (place,):

@@ -32,14 +32,23 @@ ROOT = Path("/")
 """Everything lies below it; a test has a folder of its own."""
 SYSTEMCTL = "systemctl"
 UNIT = "sparkd-agent.service"
+UNITS = (UNIT, "sparkd-coordinator.service")
 AGENT = "opt/sparkd"
+BASES = (AGENT, "opt/sparkd-coordinator")
+"""Where bundles are unpacked: for a node, for the coordinator's machine."""
 CONFIG = "etc/sparkd/agent.toml"
 STATE = "var/lib/sparkd/agent"
 KEY = STATE + "/tls/node.key"
 CERTIFICATE = STATE + "/tls/node.crt"
 AUTHORITY = STATE + "/tls/ca.crt"
 IDENTITY = STATE + "/node-id"
-WRITABLE = {CONFIG: 0o600, CERTIFICATE: 0o644, AUTHORITY: 0o644, "etc/systemd/system/" + UNIT: 0o644}
+WRITABLE = {
+    CONFIG: 0o600,
+    CERTIFICATE: 0o644,
+    AUTHORITY: 0o644,
+    **{"etc/systemd/system/" + unit: 0o644 for unit in UNITS},
+    "etc/systemd/system/sparkd-coordinator.service.d/10-init.conf": 0o644,
+}
 """The only files that `write` may touch, with their modes."""
 NEEDED_MODULES = ("asyncio", "ctypes", "sqlite3", "ssl", "tomllib")
 COMMAND_S = 60
@@ -318,7 +327,7 @@ def _owner(place: Path) -> str:
 
 def stage(args: Answer, blob: bytes) -> Answer:
     """Unpack a bundle (a zip with `manifest.json`) to its folder, whole or not at all."""
-    target = ROOT / AGENT / _plain_name(args["folder"])
+    target = _base(args) / _plain_name(args["folder"])
     if _is_whole(target):
         return {"changed": False}
     target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -332,8 +341,8 @@ def stage(args: Answer, blob: bytes) -> Answer:
     if not _is_whole(fresh):
         raise Refusal(f"what arrived is not what was sent: {target.name} is damaged")
     compileall.compile_dir(str(fresh / "lib"), quiet=2, stripdir=str(fresh), prependdir=str(target))
-    for place in fresh.rglob("*"):
-        _sync(place)
+    # Everything at once: a thousand files one by one take longer than all else together.
+    os.sync()
     if target.exists():
         # Damaged, or it would have been left alone: out of the way in one step, then removed.
         spoilt = target.with_name(".incoming-spoilt")
@@ -353,6 +362,13 @@ def _unpack(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) -> No
     place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     place.write_bytes(archive.read(info))
     place.chmod((info.external_attr >> 16) & 0o777 or 0o644)
+
+
+def _base(args: Answer) -> Path:
+    base: str = args.get("base", AGENT)
+    if base not in BASES:
+        raise Refusal(f"{base!r} is no place for bundles")
+    return ROOT / base
 
 
 def _plain_name(text: str) -> str:
@@ -393,7 +409,7 @@ def write(args: Answer, _blob: bytes) -> Answer:
 
 def link(args: Answer, _blob: bytes) -> Answer:
     """`current` points to a folder, at one instant."""
-    place = ROOT / AGENT / "current"
+    place = _base(args) / "current"
     name = _plain_name(args["folder"])
     if not (place.parent / name / "manifest.json").is_file():
         raise Refusal(f"{name} is not there")
@@ -409,10 +425,13 @@ def link(args: Answer, _blob: bytes) -> Answer:
 
 
 def start(args: Answer, _blob: bytes) -> Answer:
-    """The agent's unit: enabled, and running what is there now. `restart`: also when it runs already."""
+    """A unit: enabled, and running what is there now. `restart`: also when it runs already."""
+    unit = args.get("unit", UNIT)
+    if unit not in UNITS:
+        raise Refusal(f"{unit!r} is no unit of ours")
     _checked([SYSTEMCTL, "daemon-reload"])
-    _checked([SYSTEMCTL, "enable", UNIT])
-    _checked([SYSTEMCTL, "restart" if args.get("restart") else "start", UNIT])
+    _checked([SYSTEMCTL, "enable", unit])
+    _checked([SYSTEMCTL, "restart" if args.get("restart") else "start", unit])
     return {}
 
 
@@ -442,7 +461,7 @@ def uninstall(args: Answer, _blob: bytes) -> Answer:
 def _clear_half_done() -> list[str]:
     """What an enrolment left that broke off before there was a program."""
     removed = []
-    for name in (*WRITABLE, KEY, IDENTITY):
+    for name in (CONFIG, CERTIFICATE, AUTHORITY, "etc/systemd/system/" + UNIT, KEY, IDENTITY):
         with suppress(FileNotFoundError):
             (ROOT / name).unlink()
             removed.append("/" + name)

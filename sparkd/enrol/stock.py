@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparkd.enrol.bundle import Bundle, build_bundle, own_code
+from sparkd.enrol.bundle import Bundle, agent_bundle
 from sparkd.enrol.probe import Probe
 from sparkd.enrol.wheels import MACHINES, PYTHONS, by_hand, choose, download, lock_file, read_lock
 
@@ -67,4 +67,4 @@ class Stock:
             because = f" ({why})" if why else ""
             last = f"{choice.missing[-1]}{because}{hint}"
             return None, (*choice.missing[:-1], last)
-        return build_bundle(own_code(), choice.wheels, probe.python_path), ()
+        return agent_bundle(choice.wheels, probe.python_path), ()
