@@ -52,6 +52,11 @@ def agent_folder(paths: Paths, i: int) -> Path:
     return paths.local / "agents" / str(i)
 
 
+def agent_files(paths: Paths, i: int) -> Path:
+    """Where that agent puts files of profiles."""
+    return agent_folder(paths, i) / "state" / "files"
+
+
 def written_machinery(paths: Paths) -> Machinery | None:
     """What the first agent was last told to use."""
     config = _read_toml(agent_folder(paths, 1) / "agent.toml")

@@ -55,6 +55,7 @@ from sparkd_agent.core.state import (
 from sparkd_agent.facts import gather_facts
 from sparkd_agent.ledger import Fences, Ledger
 from sparkd_agent.logs import RankLog
+from sparkd_agent.placed import files_root, place_files
 from sparkd_agent.privileges import Offer, Privileges
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
@@ -364,6 +365,11 @@ class Agent:
             self._refuse(spec, "ledger", f"the intent cannot be written: {error}")
             return
         account = self._offer.account
+        try:
+            place_files(files_root(self.config.state, account), spec.descriptor.intent.files)
+        except (OSError, ValueError) as error:
+            self._refuse(spec, "not-started", f"the profile's files cannot be put in place: {error}")
+            return
         launch = make_launch(
             spec,
             engine.command,

@@ -6,6 +6,7 @@ from pathlib import Path
 from sparkd.records.memory import Memory
 from sparkd.records.report import EngineFacts, NodeFacts
 from sparkd_agent.config import AgentConfig
+from sparkd_agent.placed import files_root
 from sparkd_agent.privileges import Offer, Privileges
 
 
@@ -30,6 +31,7 @@ def gather_facts(
         privileges=privileges.in_words(),
         limits=offer.limits,
         local=config.local,
+        files_folder=str(files_root(config.state, offer.account)),
     )
 
 

@@ -85,14 +85,23 @@ def plan(
 def _local_plan(name: str, intent: "Intent", count: int) -> "Plan":
     """What a fresh local set would start first. Needs neither engine nor model on disk."""
     import os
+    from dataclasses import replace
     from pathlib import Path
 
+    from sparkd.local_config import agent_files
     from sparkd.local_facts import local_engine, local_model_roots, local_node_facts
+    from sparkd.paths import find_paths
     from sparkd.profile.plan import build_plan
     from sparkd.records.defaults import DEFAULTS
 
     here = Path.cwd()
-    facts = local_node_facts(count, local_engine(os.environ, here), local_model_roots(os.environ, here))
+    paths = find_paths()
+    facts = tuple(
+        replace(node, files_folder=str(agent_files(paths, number)))
+        for number, node in enumerate(
+            local_node_facts(count, local_engine(os.environ, here), local_model_roots(os.environ, here)), 1
+        )
+    )
     return build_plan(
         name,
         intent,

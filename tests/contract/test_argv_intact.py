@@ -26,26 +26,31 @@ AWKWARD = (
 @pytest.fixture
 def bed(tmp_path: Path) -> Iterator[Bed]:
     models = tmp_path / f"models {AWKWARD}"
-    (models / f"model {AWKWARD}").mkdir(parents=True)
-    (models / f"model {AWKWARD}" / "config.json").write_text("{}")
+    for name in ("model", "draft"):
+        (models / f"{name} {AWKWARD}").mkdir(parents=True)
+        (models / f"{name} {AWKWARD}" / "config.json").write_text("{}")
+        (models / f"{name} {AWKWARD}" / "a.safetensors").touch()
     with local_bed(tmp_path, make_stand_in(tmp_path / "engine"), models) as bed:
         yield bed
 
 
 def write_profile(folder: Path) -> Path:
     folder.mkdir()
+    (folder / f"words {AWKWARD}").write_text(AWKWARD)
     file = folder / "profile.yaml"
     words = {
         "schema": "sparkd/v1",
         "name": "awkward",
-        "model": {"path": f"model {AWKWARD}"},
+        "model": {"path": f"model {AWKWARD}", "also": {"draft": {"path": f"draft {AWKWARD}"}}},
         "layout": {"tp": 2},
         "engine": {
             "vllm": ">=0.24",
+            "files": {"words.txt": f"words {AWKWARD}"},
             "args": {
                 "override-generation-config": {"stop": AWKWARD, "nested": {"$": [1, None, True]}},
                 "chat-template": AWKWARD,
                 "allowed-origins": [AWKWARD, "", " "],
+                "additional-config": {"draft": "also:draft", "words": "files:words.txt"},
             },
         },
         "env": {"AWKWARD": AWKWARD, "EMPTY_LIKE": " "},
@@ -94,13 +99,21 @@ def test_every_word_arrives(bed: Bed) -> None:
         assert after(argv, "--served-model-alias-of-nobody") == [AWKWARD]
         (config,) = after(argv, "--override-generation-config")
         assert json.loads(config) == {"stop": AWKWARD, "nested": {"$": [1, None, True]}}
+        (further,) = map(json.loads, after(argv, "--additional-config"))
+        assert further["draft"] == str(bed.models / f"draft {AWKWARD}")
+        assert Path(further["words"]).read_text() == AWKWARD
         environment = words_of(rank.pid, "environ")
         assert f"AWKWARD={AWKWARD}" in environment
-        # Built from scratch: what the plan shows, the allow-list, the rank's own name; nothing else of ours.
+        # Built from scratch: what the plan shows, the allow-list, the rank's own name, where the plug-in is.
         names = {word.partition("=")[0] for word in environment}
         planned_names = {variable["name"] for variable in plan["env"]}
         assert planned_names <= names
-        assert names - planned_names <= {*ALLOWED_ENVIRONMENT, RANK_VARIABLE, FOLDER_VARIABLE}
+        assert names - planned_names <= {
+            *ALLOWED_ENVIRONMENT,
+            RANK_VARIABLE,
+            FOLDER_VARIABLE,
+            "PYTHONPATH",
+        }
         assert "SPARKD_ENGINE" in bed.env
         # As planned, but for the rendezvous port, which the coordinator chose at the launch.
         port = argv.index("--master-port") + 1
