@@ -88,3 +88,59 @@ def run(
         rest_socket=rest_socket,
         advertise=tuple(advertise or ()),
     )
+
+
+@app.command()
+def backup(
+    file: Annotated[
+        Path, typer.Argument(help="To be written; whoever has it can give orders to your nodes.")
+    ],
+    state_dir: Annotated[
+        Path | None, typer.Option("--state-dir", help="As for run.", show_default=False)
+    ] = None,
+) -> None:
+    """Keep what cannot be made again: the authority, the list of nodes, tokens and API keys.
+
+    Example: sudo sparkd coordinator backup sparkd-backup.json
+    """
+    from sparkd.cli.output import show
+    from sparkd.coordinator.backup import write_backup
+    from sparkd.paths import find_paths
+
+    roster = write_backup(state_dir or find_paths().state / "coordinator", file)
+    nodes = ", ".join(roster.names.values()) or "none yet"
+    show(
+        [f"{file}: the coordinator {roster.holder} with its nodes ({nodes}), tokens and keys; keep it secret"]
+    )
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `sparkd coordinator backup` wrote.")],
+    state_dir: Annotated[
+        Path | None, typer.Option("--state-dir", help="As for run.", show_default=False)
+    ] = None,
+) -> None:
+    """Make this machine the coordinator's again, or another one its new machine. No coordinator may run here.
+
+    Deployments come from what the agents remember.
+
+    Example: sudo sparkd coordinator restore sparkd-backup.json
+    """
+    from sparkd.cli.output import show
+    from sparkd.coordinator.backup import restore_backup
+    from sparkd.coordinator.serve import locked
+    from sparkd.paths import find_paths
+
+    folder = state_dir or find_paths().state / "coordinator"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked(folder):
+        roster = restore_backup(file, folder)
+    nodes = ", ".join(roster.names.values()) or "none"
+    show(
+        [
+            f"{folder} is the coordinator {roster.holder}'s again, with its nodes: {nodes}",
+            "what was enrolled or removed after the backup is not in it: enrol or remove it again",
+            "next: sudo sparkd init, with the --address that the agents know",
+        ]
+    )

@@ -72,7 +72,7 @@ def run(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     is_secure = has_authority(state_dir)
-    with _lock(state_dir):
+    with locked(state_dir):
         token = read_token(token_file) if token_file is not None else None
         if token is None and not is_secure:
             raise UsageError(
@@ -96,7 +96,8 @@ def has_authority(state_dir: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _lock(state_dir: Path) -> Any:
+def locked(state_dir: Path) -> Any:
+    """Held by one coordinator at a time. Raises Conflict when another holds it."""
     descriptor = os.open(state_dir / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
