@@ -222,6 +222,21 @@ def word(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+_NUMBER: Final = re.compile(r"(\d+)(\.\d+)?([kKmMgGtT]?)")
+
+
+def whole_number(value: Any) -> int | None:
+    """A count as vLLM reads it: `32768`, `32k` (decimal), `32K` (binary), `1.5m`. None for anything else."""
+    match = _NUMBER.fullmatch(str(value).strip())
+    if match is None or isinstance(value, bool):
+        return None
+    whole, fraction, suffix = match[1], match[2], match[3]
+    power = " kmgt".find(suffix.lower() or " ")
+    if suffix.islower():
+        return int(float(f"{whole}{fraction or ''}") * 1000**power)
+    return None if fraction else int(whole) * 1024**power
+
+
 def _pair(option: str, text: str) -> tuple[str, ...]:
     return (f"{option}={text}",) if text.startswith("-") else (option, text)
 

@@ -9,8 +9,9 @@ instead. A contract test compares this with the planner itself.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
+from sparkd.engine.flags import whole_number
 from sparkd.profile.schema import KvLayers, Profile
 
 DEFAULT_BLOCK: Final = 16
@@ -75,8 +76,9 @@ def kv_need(profile: Profile) -> KvNeed | None:
     That is `max-model-len` and `max-num-batched-tokens`, and a dtype with a known size.
     """
     args = profile.engine.args
-    length, batched = _whole(args.get("max-model-len")), _whole(args.get("max-num-batched-tokens"))
-    if not profile.memory.kv.layers or length is None or batched is None:
+    length = whole_number(args.get("max-model-len"))
+    batched = whole_number(args.get("max-num-batched-tokens"))
+    if not profile.memory.kv.layers or not length or not batched:
         return None
     dtype = str(args.get("kv-cache-dtype", "auto"))
     speculation = args.get("speculative-config")
@@ -86,7 +88,7 @@ def kv_need(profile: Profile) -> KvNeed | None:
         draft_dtype = str(own or dtype)
     if dtype not in _BYTES or (draft_dtype is not None and draft_dtype not in _BYTES):
         return None
-    block = _whole(args.get("block-size")) or DEFAULT_BLOCK
+    block = whole_number(args.get("block-size")) or DEFAULT_BLOCK
     kinds = [
         _kind(layers, profile, draft_dtype if layers.draft else dtype, block)
         for layers in profile.memory.kv.layers
@@ -192,12 +194,3 @@ def _split(kind: Kind, parts: int) -> list[list[Kind]]:
     """The layers dealt out in turn, so the first groups have one more if they do not divide."""
     counts = [(kind.count + parts - 1 - part) // parts for part in range(parts)]
     return [[replace(kind, count=count)] for count in counts if count]
-
-
-def _whole(value: Any) -> int | None:
-    """An argument as a number; None for what vLLM is to choose. Words of a command line are texts."""
-    try:
-        number = int(str(value))
-    except ValueError:
-        return None
-    return number if number > 0 else None

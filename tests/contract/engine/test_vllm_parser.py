@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkd.engine import flag_table
-from sparkd.engine.flags import KNOWN, parse_words, render
+from sparkd.engine.flags import KNOWN, parse_words, render, whole_number
 from sparkd.engine.owned import owned_reason
 from sparkd.local_facts import local_node_facts
 from sparkd.profile.load import Source, parse_source
@@ -49,6 +49,7 @@ def awkward() -> list[tuple[list[str], dict[str, Any]]]:
         ("chat-template", text, text),
         ("chat-template", "--omni", "--omni"),
         ("max-model-len", -1, -1),
+        *(("max-model-len", text, whole_number(text)) for text in ("32k", "32K", "1.5m", "2M")),
         ("gpu-memory-utilization", 0.85, 0.85),
         ("enforce-eager", True, True),
         ("enable-prefix-caching", False, False),

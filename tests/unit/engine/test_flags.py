@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkd.engine import flags
-from sparkd.engine.flags import KNOWN, parse_words, render, resolve, value_problem
+from sparkd.engine.flags import KNOWN, parse_words, render, resolve, value_problem, whole_number
 from sparkd.engine.owned import NEEDS_TRUST, OWNED, owned_reason
 
 OWNED_FLAGS = sorted(name for name in KNOWN if owned_reason(name) is not None)
@@ -281,3 +281,24 @@ def test_the_inverse_spelling_of_newer_releases_negates(spelling: str, name: str
     if spelling.startswith("--") and not problem:
         (given_,), _ = parse_words([spelling])
         assert render(given_.flag.name, given_.value) == ((f"--no-{name}",),)
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (32768, 32768),
+        ("32768", 32768),
+        ("32k", 32_000),
+        ("32K", 32_768),
+        ("1.5m", 1_500_000),
+        ("1M", 1 << 20),
+        ("1.5M", None),
+        ("auto", None),
+        ("-1", None),
+        (None, None),
+        (True, None),
+        ("", None),
+    ],
+)
+def test_counts_are_read_as_vllm_reads_them(value: object, number: int | None) -> None:
+    assert whole_number(value) == number
