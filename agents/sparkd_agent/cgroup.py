@@ -51,9 +51,8 @@ class Cgroup:
 
 
 def folder_of(control_group: str, root: str = CGROUP_ROOT) -> str | None:
-    """Where the group that systemd names lies: version 2, beside version 1, or in its own of version 1."""
+    """Where a group of systemd lies, or will lie: version 2, beside version 1, or in its own of version 1."""
     for hierarchy in ("", "/unified", "/systemd"):
-        folder = f"{root}{hierarchy}{control_group}"
-        if control_group.strip("/") and Path(folder, "cgroup.procs").exists():
-            return folder
+        if control_group.strip("/") and Path(f"{root}{hierarchy}", "cgroup.procs").exists():
+            return f"{root}{hierarchy}{control_group}"
     return None

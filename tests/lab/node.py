@@ -21,6 +21,8 @@ from tests.lab.room import FLOOR, PATIENCE_S, Room, children
 T = TypeVar("T")
 STATE: Final = "/var/lib/sparkd"
 STATE_DISK: Final = "256m"
+AGENT_CAPABILITIES: Final = "CAP_IPC_LOCK,CAP_SYS_RESOURCE,CAP_SYSLOG"
+"""What an agent keeps and systemd-nspawn would take from all of a node."""
 _ENV: Final = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
@@ -50,6 +52,8 @@ class Node:
         self._room = room
         self._network = network
         self._shared = shared
+        self.has_cgroup_v2 = True
+        """At its next boot: as on a Spark, also where the machine itself still has version 1."""
         self._nspawn: subprocess.Popen[bytes] | None = None
         self._leader = 0
         self.folder = room.floor / name
@@ -97,11 +101,11 @@ class Node:
             *("systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit", "--link-journal=no"),
             *(f"--machine={self.name}", f"--directory={FLOOR}/{self.name}/root", "--console=pipe"),
             *(f"--network-interface={cable.interface}" for cable in self.cables),
+            f"--capability={AGENT_CAPABILITIES}",
             *("--resolv-conf=off", "--timezone=off", f"--bind={FLOOR}/{self.name}/state:{STATE}", *binds),
         ]
         with (self.folder / "console.log").open("ab") as console:
-            # Version 2, as on a Spark, also where the machine itself still has version 1.
-            env = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
+            env = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1" if self.has_cgroup_v2 else "0"}
             self._nspawn = self._room.start(self.name, command, console, env)
         self._leader = 0
 

@@ -22,7 +22,7 @@ from sparkd_agent.runtime.unit import RankUnit, Stdio, bus_properties, run_words
 _NAME: Final = "org.freedesktop.systemd1"
 _MANAGER: Final = DBusAddress("/org/freedesktop/systemd1", bus_name=_NAME, interface=f"{_NAME}.Manager")
 _ALL_RANKS: Final = "sparkd-*-g*-r*.service"
-_COMING: Final = frozenset({"activating", "active", "reloading"})
+_GROUP: Final = "/sparkd.slice/sparkd-ranks.slice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,17 @@ class UnitState:
     main_pid: int
     """0 when none runs."""
     control_group: str
+    """Where it is or will be: a unit that waits for its turn has none yet."""
     folder: str | None
     """The rank's folder, by which an agent knows its own."""
+    result: str = ""
+    """How the shim ended by systemd's account, `exit-code, status 203`; empty while all is well."""
+    queued: bool = False
+    """A job waits for its turn: what was asked for a moment ago is still `inactive`."""
 
     @property
     def may_run(self) -> bool:
-        return self.active in _COMING
+        return self.queued or self.active in {"activating", "active", "reloading", "deactivating"}
 
 
 class Manager(Protocol):
@@ -116,8 +121,10 @@ class SystemBus:
             rank=_rank_of(row[0]),
             active=row[3],
             main_pid=said.get("MainPID", 0),
-            control_group=said.get("ControlGroup", ""),
+            control_group=said.get("ControlGroup") or f"{_GROUP}/{row[0]}",
             folder=_folder_in(said.get("Environment", ())),
+            result=_result(said.get("Result", "success"), said.get("ExecMainStatus", 0)),
+            queued=row[7] != 0,
         )
 
     def _call(self, bus: DBusConnection, method: str, signature: str, arguments: tuple[Any, ...]) -> Any:
@@ -157,7 +164,7 @@ class SystemPrograms:
             raise RankNotStarted(f"{unit.name}: systemd-run refused it: {said}")
 
     def units(self) -> list[UnitState]:
-        wanted = "--property=Id,ActiveState,MainPID,ControlGroup,Environment"
+        wanted = "--property=Id,ActiveState,MainPID,ControlGroup,Environment,Result,ExecMainStatus,Job"
         try:
             code, said = self._run(["systemctl", "show", "--all", wanted, _ALL_RANKS])
         except subprocess.TimeoutExpired as error:
@@ -206,6 +213,10 @@ def _rank_of(unit: str) -> str:
     return rank if parse_rank_name(rank) else ""
 
 
+def _result(result: str, status: int | str) -> str:
+    return "" if result == "success" else f"{result}, status {status}"
+
+
 def _folder_in(environment: Sequence[str]) -> str | None:
     prefix = f"{FOLDER_VARIABLE}="
     return next((word.removeprefix(prefix) for word in environment if word.startswith(prefix)), None)
@@ -221,8 +232,10 @@ def _state_in(block: str) -> UnitState | None:
         rank=rank,
         active=said.get("ActiveState", ""),
         main_pid=int(said.get("MainPID", "0")),
-        control_group=said.get("ControlGroup", ""),
+        control_group=said.get("ControlGroup") or f"{_GROUP}/{said['Id']}",
         folder=_folder_in(_words(said.get("Environment", ""))),
+        result=_result(said.get("Result", "success"), said.get("ExecMainStatus", "0")),
+        queued=said.get("Job", "0") not in {"", "0"},
     )
 
 

@@ -83,6 +83,9 @@ class SystemdRuntime:
         passed("agent.7-shim-spawned")
         try:
             handle = await shim_answer(folder, asked.answer, self._limits.shim_start_s)
+        except RankNotStarted as error:
+            ended = await self._abandon(folder, asked.spec)
+            raise RankNotStarted(f"{error} ({ended})" if ended else str(error)) from None
         except BaseException:
             await self._abandon(folder, asked.spec)
             raise
@@ -150,11 +153,15 @@ class SystemdRuntime:
             kept.pop_all()
         return _Asked(spec_fd, answer_read)
 
-    async def _abandon(self, folder: RankFolder, spec_fd: int) -> None:
-        """Nothing of a rank that was reported as not started may run, nor begin to run later."""
+    async def _abandon(self, folder: RankFolder, spec_fd: int) -> str:
+        """Nothing of a rank that was reported as not started may run, nor begin to run later.
+
+        Gives what systemd knows of its end; empty if that is nothing.
+        """
         os.ftruncate(spec_fd, 0)  # a shim that comes late reads no spec
         units = await asyncio.to_thread(self._own_units) or {}
-        cgroup = self._cgroup_of(units.get(folder.name))
+        state = units.get(folder.name)
+        cgroup = self._cgroup_of(state)
         members = RankMembers(
             self._procfs, Marks(folder.name, str(folder.path), None, None, (), cgroup=cgroup)
         )
@@ -162,6 +169,7 @@ class SystemdRuntime:
             await asyncio.sleep(self._limits.kill_repeat_s)
         members.close()
         await self.stop(RankHandle(folder.name, str(folder.path), boot="", started=Instant(0.0, 0.0)))
+        return "" if state is None or not state.result else f"its unit: {state.result}"
 
     # Looking
 

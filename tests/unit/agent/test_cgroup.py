@@ -19,14 +19,19 @@ def group(folder: Path, *pids: int, kill: bool = False) -> Path:
 
 @pytest.mark.parametrize("hierarchy", ["", "unified", "systemd"])
 def test_the_group_is_found_in_each_kind_of_hierarchy(tmp_path: Path, hierarchy: str) -> None:
-    folder = group(tmp_path / hierarchy / GROUP.lstrip("/"), 7)
-    assert folder_of(GROUP, str(tmp_path)) == str(folder)
+    group(tmp_path / hierarchy / "top")
+    (tmp_path / hierarchy / "cgroup.procs").touch()
+    assert folder_of(GROUP, str(tmp_path)) == str(tmp_path / hierarchy / GROUP.lstrip("/"))
 
 
 def test_version_2_beside_version_1_is_preferred(tmp_path: Path) -> None:
-    group(tmp_path / "systemd" / GROUP.lstrip("/"), 7)
-    better = group(tmp_path / "unified" / GROUP.lstrip("/"), 7)
-    assert folder_of(GROUP, str(tmp_path)) == str(better)
+    group(tmp_path / "systemd")
+    group(tmp_path / "unified")
+    assert folder_of(GROUP, str(tmp_path)) == f"{tmp_path}/unified{GROUP}"
+
+
+def test_where_there_are_no_groups_there_is_none(tmp_path: Path) -> None:
+    assert folder_of(GROUP, str(tmp_path)) is None
 
 
 @pytest.mark.parametrize("nothing", ["", "/"])
