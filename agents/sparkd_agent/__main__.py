@@ -180,17 +180,23 @@ async def _serve(config: AgentConfig) -> None:
         work = [group.create_task(link.run()), group.create_task(agent.look_after_ranks())]
         if config.socket is not None:
             work.append(group.create_task(LocalSocket(agent, link, config.socket).run()))
-        work.append(
-            group.create_task(notifier.keep(well=agent.is_well, status=lambda: agent.in_words(link.state)))
+        telling = group.create_task(
+            notifier.keep(well=agent.is_well, status=lambda: agent.in_words(link.state))
         )
-        await stop.wait()
-        notifier.stopping()
         for task in work:
+            # The group would say nothing of one that was cancelled, and an agent without its link is none.
+            task.add_done_callback(lambda _task: stop.set())
+        await stop.wait()
+        ended = [task for task in work if task.done()]
+        notifier.stopping()
+        for task in (*work, telling):
             task.cancel()
     await agent.close()
     notifier.close()
     for runtime in runtimes.values():
         runtime.close()
+    if ended:
+        raise RuntimeError(f"a part of the agent ended by itself: {ended}")
 
 
 def _runtimes(config: AgentConfig, procfs: ProcFs, *, systemd: bool) -> dict[str, Runtime]:

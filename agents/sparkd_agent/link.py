@@ -75,7 +75,9 @@ class Link:
             address = self._addresses[turn % len(self._addresses)]
             pause = self._limits.beat_s / 4
             try:
-                await self._live(address)
+                # A task of its own for each life: Python 3.11.2 (Debian 12) leaves a task that lost a child
+                # of its TaskGroup as half cancelled, and the next time-out in it would end it for good.
+                await asyncio.create_task(self._live(address))
             except* (LinkError, ExchangeFailed) as group:
                 reason = "; ".join([await self._explain(address, error) for error in group.exceptions])
                 if any(isinstance(error, CertificateRefused) for error in group.exceptions):
