@@ -1,11 +1,13 @@
 """The REST API (design §11). Handlers translate; the reconciler and the fleet machine decide."""
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from fastapi import Body, FastAPI, Header, Query, Response
+from fastapi import Body, FastAPI, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from fastapi.routing import APIRoute
 
 import sparkd
 from sparkd.coordinator import metrics
@@ -39,6 +41,28 @@ class _Json(Response):
         return msgspec.json.encode(content)
 
 
+class _Request(Request):
+    """A body by msgspec: it refuses what no answer of ours could hold, such as half a surrogate pair."""
+
+    async def json(self) -> Any:
+        if not hasattr(self, "_json"):
+            try:
+                self._json = msgspec.json.decode(await self.body())
+            except msgspec.DecodeError as error:
+                raise json.JSONDecodeError(str(error), "", 0) from error  # FastAPI knows this one
+        return self._json
+
+
+class _Route(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            return await handler(_Request(request.scope, request.receive))
+
+        return handle
+
+
 def rest_app(reconciler: Reconciler, store: Store, registry: "Registry | None" = None) -> FastAPI:
     """All routes under `/v1`, `/healthz` and `/metrics`. Without a `registry` nobody can be enrolled."""
     app = FastAPI(
@@ -49,6 +73,7 @@ def rest_app(reconciler: Reconciler, store: Store, registry: "Registry | None" =
         redoc_url=None,
         responses={"4XX": {"model": Problem}, "5XX": {"model": Problem}},
     )
+    app.router.route_class = _Route
     answer_with_problems(app)
     _add_reads(app, reconciler, store)
     _add_commands(app, reconciler)

@@ -10,6 +10,7 @@ _CODE: Final = "it decides which code is loaded or run; the node's owner sets it
 _FABRIC: Final = "sparkd sets it for each node from its fabric"
 _SECRET: Final = "a profile is shown to everyone; a node's secret belongs in its [rank.env]"  # noqa: S105 - a reason
 _RENDEZVOUS: Final = "sparkd sets where and as what a rank joins"
+_CACHE: Final = "compiled code is loaded from there: the agent's choice, or the node owner's in [rank.env]"
 
 FORBIDDEN: Final[tuple[tuple[str, str], ...]] = (
     ("LD_*", _CODE),
@@ -41,13 +42,66 @@ FORBIDDEN: Final[tuple[tuple[str, str], ...]] = (
     ("WORLD_SIZE", _RENDEZVOUS),
     ("MASTER_ADDR", _RENDEZVOUS),
     ("MASTER_PORT", _RENDEZVOUS),
+    # Shells, interpreters and the C library.
     ("BASH_ENV", _CODE),
+    ("ENV", _CODE),
+    ("SHELLOPTS", _CODE),
+    ("PERL5*", _CODE),
+    ("NODE_OPTIONS", _CODE),
     ("GCONV_PATH", _CODE),
+    ("LOCPATH", _CODE),
+    ("OPENSSL_*", _CODE),
+    # Compilers, which kernels are made with at run time, and what they load.
     ("CC", _CODE),
     ("CXX", _CODE),
+    ("*CFLAGS", _CODE),
+    ("*CXXFLAGS", _CODE),
+    ("*LDFLAGS", _CODE),
+    ("CUDAHOSTCXX", _CODE),
     ("CUDA_HOME", _CODE),
+    ("CUDA_PATH", _CODE),
+    ("NVCC*", _CODE),
+    ("*_NVCC", _CODE),
+    ("GCC_EXEC_PREFIX", _CODE),
+    ("COMPILER_PATH", _CODE),
+    ("LIBRARY_PATH", _CODE),
+    ("*CPATH", _CODE),
+    ("*_INCLUDE_PATH", _CODE),
     ("*_PTXAS_PATH", _CODE),
+    ("TRITON_*_PATH*", _CODE),
+    ("TRITON_CACHE_MANAGER", _CODE),
+    ("TRITON_*_BACKEND", _CODE),
+    ("LLVM_*", _CODE),
+    # Libraries that are opened by name.
+    ("*_SO_PATH", _CODE),
+    ("*_LIBRARY", _CODE),
+    ("*_LIBRARIES", _CODE),
+    ("*_LIB_PATH", _CODE),
+    ("*_INJECTION*_PATH", _CODE),
+    ("*_MODULE_DIR", _CODE),
     ("NCCL_*_PLUGIN", _CODE),
+    ("NCCL_CONF_FILE", _CODE),
+    ("VLLM_CUDA_COMPATIBILITY_PATH", _CODE),
+    ("VLLM_LOGGING_CONFIG_PATH", _CODE),
+    # Folders of compiled kernels and downloaded modules.
+    ("*_CACHE_DIR", _CACHE),
+    ("*_CACHE_PATH", _CACHE),
+    ("*_CACHE_ROOT", _CACHE),
+    ("*_CACHE_HOME", _CACHE),
+    ("*_MODULES_CACHE", _CACHE),
+    ("*_HUB_CACHE", _CACHE),
+    ("XDG_*", _CACHE),
+    ("HF_HOME", _CACHE),
+    ("TORCH_HOME", _CACHE),
+    ("TORCH_EXTENSIONS_DIR", _CACHE),
+    ("TRITON_HOME", _CACHE),
+    ("TRITON_*_DIR", _CACHE),
+    ("FLASHINFER_*_DIR", _CACHE),
+    ("FLASHINFER_*_BASE", _CACHE),
+    ("VLLM_CONFIG_ROOT", _CACHE),
+    # Ways around what was checked.
+    ("VLLM_MODEL_REDIRECT_PATH", "write model.path, or model.id and model.revision, instead"),
+    ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "its endpoints load files by name that no node has compared"),
 )
 """Patterns are compared in upper case: programs read `http_proxy` as well as `HTTP_PROXY`."""
 

@@ -55,8 +55,11 @@ NEEDS_TRUST: Final[dict[str, str]] = {
     "worker-cls": "it imports code by name",
     "worker-extension-cls": "it imports code by name",
     "model-class-overrides": "it imports code by name",
+    "log-config-file": "Python's logging imports the classes that such a file names",
+    "allowed-local-media-path": "whoever may use the API could read the node's files below it",
 }
-"""Allowed only with `model.trust: true`: they make vLLM run code that neither it nor sparkd brought."""
+"""Allowed only with `model.trust: true`: they make vLLM run code that neither it nor sparkd brought, or give
+away what is not the model's. Names inside a value are in `code_names.py`."""
 
 
 def owned_reason(name: str) -> str | None:

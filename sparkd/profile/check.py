@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 
 from sparkd.engine import flags
+from sparkd.engine.code_names import code_named_in
 from sparkd.engine.environment import env_refusal
 from sparkd.engine.owned import NEEDS_TRUST
 from sparkd.engine.releases import flag_gone, variable_gone
@@ -88,8 +89,11 @@ def _args(data: dict[str, Any]) -> Iterator[Problem]:
             yield Problem(("engine", "args", name), f"{lost} names nothing that {place} has")
         elif (gone := flag_gone(name, vllm)) is not None:
             yield Problem(("engine", "args", name), gone)
-        elif name in NEEDS_TRUST and value is not False and not trusted:
-            yield Problem(("engine", "args", name), f"{NEEDS_TRUST[name]}; it needs `model.trust: true`")
+        elif (code := code_named_in(flag.name, name, value)) is not None and not trusted:
+            text = f"{code} imports code by name; it needs `model.trust: true`"
+            yield Problem(("engine", "args", name), text)
+        elif flag.name in NEEDS_TRUST and value is not False and not trusted:
+            yield Problem(("engine", "args", name), f"{NEEDS_TRUST[flag.name]}; it needs `model.trust: true`")
 
 
 def _env(data: dict[str, Any]) -> Iterator[Problem]:

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from sparkd.engine import flags
 from sparkd.engine.versions import VersionRange
 from sparkd.records.defaults import DEFAULTS
 
@@ -67,6 +68,14 @@ def _beside(path: str) -> str:
     return path
 
 
+def _folder(path: str) -> str:
+    if ".." in path.split("/"):
+        raise ValueError("write a path without `..`")
+    if not flags.encodable(path):
+        raise ValueError("holds a character that no path can hold")
+    return path
+
+
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 EnvValue = Annotated[
     str, BeforeValidator(_env_value), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}]})
@@ -78,7 +87,7 @@ class Section(BaseModel):
 
 
 class ModelSource(Section):
-    path: str | None = Field(
+    path: Annotated[str, AfterValidator(_folder)] | None = Field(
         default=None, min_length=1, description="A folder: absolute, or below a node's first model root."
     )
     id: Annotated[str, Field(pattern=f"^{HUB_ID.pattern}$")] | None = Field(
