@@ -79,6 +79,9 @@ def _uninstall(options: argparse.Namespace) -> int:
     else:
         for line in (*(f"removed  {name}" for name in done.removed), *(f"stays    {w}" for w in done.left)):
             _say(line)
+        if config is not None:
+            word = f"`sparkd nodes remove {config.name}` there"
+            _say(f"stays    its name in the coordinator's list, until {word}")
     return 0
 
 

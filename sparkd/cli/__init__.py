@@ -108,4 +108,6 @@ def _explained(error: Exception) -> tuple[str, int]:
         context = getattr(error, "ctx", None)
         see = f"; see `{context.command_path} --help`" if context else ""
         return error.format_message().rstrip(".") + see, error.exit_code
+    if isinstance(error, ModuleNotFoundError) and error.name in {"paramiko", "cryptography"}:
+        return f"this needs {error.name}: `uv tool install 'sparkd[enrol]'`, or as you installed it", 2
     return f"a fault of sparkd's own: {type(error).__name__}: {error}; --debug shows where", 1

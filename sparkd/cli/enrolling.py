@@ -136,7 +136,8 @@ def remove(host: Host, client: Client, *, force: bool) -> Removal:
 def summary_lines(outcomes: Sequence[Outcome], *, dry_run: bool) -> list[str]:
     """What was found, who is a node now, who is not and why, and the next command."""
     good = [outcome for outcome in outcomes if not outcome.failed]
-    lines = finding_lines({one.name: one.probe for one in outcomes if one.probe})
+    configs = {one.name: one.config for one in outcomes}
+    lines = finding_lines({one.name: one.probe for one in outcomes if one.probe}, configs)
     for outcome in outcomes:
         lines += [f"{outcome.name} is no node: {why}" for why in outcome.failed]
     names = ",".join(outcome.name for outcome in good)

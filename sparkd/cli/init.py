@@ -123,7 +123,11 @@ def _prepare_only(user: str, agents: str) -> None:
 def _say_next(*, is_node: bool) -> None:
     from sparkd.cli.output import show
 
-    lines = ["next: sparkd nodes add [USER@]HOST..."]
+    lines = [
+        "for more nodes: sparkd nodes add [USER@]HOST..."
+        if is_node
+        else "next: sparkd nodes add [USER@]HOST..."
+    ]
     if is_node:
         lines.append(
             "this machine is a node too; a coordinator on a machine that serves no rank is the safer place, "

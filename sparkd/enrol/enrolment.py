@@ -65,7 +65,8 @@ class Outcome:
     probe: Probe | None = None
     failed: tuple[str, ...] = ()
     """Why it is no node now, in words; empty when it is one."""
-    steps: tuple[Step, ...] = field(default_factory=tuple)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """agent.toml as it is, or would be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +111,16 @@ class Enrolment:
                 assert bundle is not None  # noqa: S101  without a missing wheel there is one
                 goal = self._goal(node, probe, bundle)
                 steps = plan(probe, goal, time.time())
-                outcome = replace(outcome, steps=steps, node_id=goal.config["node"]["id"])
+                config = merge_config(probe.agent.config or {}, goal.config, goal.asked)
+                outcome = replace(outcome, config=config, node_id=goal.config["node"]["id"])
                 work = _Work(node, goal, probe, bundle, self._errand)
                 for one in steps:
                     step = one.name
                     self._take(one, work)
         except SparkdError as error:
-            self._say(step, "failed", str(error))
-            return replace(outcome, failed=(f"{step}: {error}",))
+            words = str(error).removeprefix(f"{name}: ")
+            self._say(step, "failed", words)
+            return replace(outcome, failed=(f"{step}: {words}",))
         return outcome
 
     def _take(self, step: Step, work: "_Work") -> None:

@@ -1,6 +1,7 @@
 """What was found on nodes, for people: each node's means, who else uses it, and where nodes differ. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from sparkd.enrol.probe import FoundFabric, Probe
 
@@ -8,12 +9,14 @@ _LAUNCHERS = ("vllm", "ray", "sglang", "sparkrun", "trtllm", "tensorrt", "llama"
 """What containers of other launchers are called after."""
 
 
-def finding_lines(probes: Mapping[str, Probe]) -> list[str]:
-    """By node name; the last lines are about differences."""
+def finding_lines(
+    probes: Mapping[str, Probe], configs: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[str]:
+    """By node name, with agent.toml where there is one; the last lines are about differences."""
     lines = []
     for name, probe in sorted(probes.items()):
         lines.append(f"{name}: {'; '.join(_means(probe))}")
-        lines += [f"  note: {words}" for words in _notes(probe)]
+        lines += [f"  note: {words}" for words in _notes(probe, (configs or {}).get(name))]
     return [*lines, *(f"note: {words}" for words in skew(probes))]
 
 
@@ -50,9 +53,11 @@ def _means(probe: Probe) -> Sequence[str]:
     )
 
 
-def _notes(probe: Probe) -> list[str]:
+def _notes(probe: Probe, config: Mapping[str, Any] | None) -> list[str]:
     notes = []
-    if not probe.engines and not probe.images:
+    if config and not config.get("rank", {}).get("user"):
+        notes.append("nobody is named whom ranks run as, so none will start: give `--rank-user USER`")
+    if not probe.images and not (config or {}).get("engine", probe.engines):
         notes.append(
             "no engine was found: give `--engine PYTHON`, or name its python in /etc/sparkd/agent.toml "
             "([engine.default] python = …)"

@@ -181,7 +181,7 @@ class Init:
                     raise EnrolmentFailed(f"the coordinator does not answer: {error}; {log}") from error
                 time.sleep(DEFAULTS.client_poll_s)
             else:
-                return False, f"the coordinator answers at {url}"
+                return True, f"the coordinator answers at {url}"
 
 
 def drop_in(wanted: Wanted) -> str:

@@ -4,6 +4,7 @@ A host key is judged before anything of ours is sent. Passwords live in memory a
 only.
 """
 
+import logging
 import socket
 import threading
 from collections.abc import Callable, Generator
@@ -46,6 +47,8 @@ class Login:
     """Opens transports for one command: what a person typed or confirmed once is not asked twice."""
 
     def __init__(self, asker: Asker, *, accept_new: bool = False) -> None:
+        # What it would say is in our errors already, in better words.
+        logging.getLogger("paramiko").setLevel(logging.CRITICAL)
         self._asker = asker
         self._accept_new = accept_new
         self._lock = threading.Lock()
