@@ -28,6 +28,7 @@ unit: venv
 
 # The chaos run first: it is one long test, and the other worker takes the rest meanwhile.
 contract: venv
+	tests/bed/prepare-ssh.sh
 	$(PYTEST) -n 2 -m "not vllm" tests/chaos tests/contract
 
 chaos: venv

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import sparkd
+from sparkd.engine.plugin import plugin_folder
 from sparkd.errors import EnrolmentFailed
 
 SHARED: Final = (
@@ -29,7 +30,6 @@ SHARED: Final = (
     "py.typed",
 )
 """Of `sparkd` itself, what the agent may import (`tests/unit/test_imports.py`)."""
-NODE_PACKAGES: Final = ("sparkd_agent", "sparkd_mods")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
@@ -73,21 +73,25 @@ def build_bundle(
 
 def own_code() -> dict[str, bytes]:
     """The files of our packages that a node needs: path below `lib` -> content."""
-    files = dict(read_package(Path(sparkd.__file__).parent, SHARED))
-    for package in NODE_PACKAGES:
-        files |= package_files(package)
-    return files
+    shared = dict(read_package(Path(sparkd.__file__).parent, SHARED))
+    return {**shared, **agent_files(), **plugin_files()}
 
 
-def package_files(name: str) -> dict[str, bytes]:
-    """Of a package, with the metadata that lies beside it under its name; nothing if it is not installed."""
-    spec = importlib.util.find_spec(name)
+def agent_files() -> dict[str, bytes]:
+    """The agent's own package. It is found without importing it: it is a program of its own."""
+    spec = importlib.util.find_spec("sparkd_agent")
     files: dict[str, bytes] = {}
     for place in map(Path, (spec and spec.submodule_search_locations) or ()):
         files |= dict(read_package(place, [entry.name for entry in place.iterdir()]))
-        for metadata in place.parent.glob(f"{name}-*.dist-info"):
-            files |= dict(read_package(metadata, [entry.name for entry in metadata.iterdir()]))
     return files
+
+
+def plugin_files() -> dict[str, bytes]:
+    """The plug-in for vLLM, where an installed sparkd has it, also from a checkout."""
+    folder = plugin_folder()
+    names = [entry.name for entry in folder.iterdir() if entry.name.startswith("sparkd_mods")]
+    found = dict(file for name in names for file in read_package(folder / name, ["."]))
+    return {f"sparkd/engine/plugin_folder/{name}": body for name, body in found.items()}
 
 
 _START = """#!{python} -IS

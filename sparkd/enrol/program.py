@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import sparkd
-from sparkd.enrol.bundle import NODE_PACKAGES, package_files, read_package
+from sparkd.enrol.bundle import agent_files, plugin_files, read_package
 from sparkd.errors import EnrolmentFailed
 from sparkd.profile.lookup import builtin_profiles
 from sparkd.unit_files import COORDINATOR, unit_file
@@ -34,8 +34,7 @@ def program_files() -> dict[str, bytes]:
             raise EnrolmentFailed(f"{distribution} is not installed: `uv tool install 'sparkd[enrol]'`")
     package = Path(sparkd.__file__).parent
     files |= dict(read_package(package, [entry.name for entry in package.iterdir()]))
-    for name in NODE_PACKAGES:
-        files |= package_files(name)
+    files |= {**agent_files(), **plugin_files()}
     # In a checkout these two lie beside the package.
     for folder, below in (
         (builtin_profiles(), "profile/builtin"),
