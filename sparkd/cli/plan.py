@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "sparkd plan tiny --local 2",
-    "sparkd plan qwen3-235b --nodes spark-1,spark-2",
+    "sparkd plan mimo-v2.5-pro --variant mtp",
     "sparkd plan ./my.yaml --local 2 -o json -- --max-num-seqs 8",
 )
 

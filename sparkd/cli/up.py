@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "sparkd up tiny --local 2",
-    "sparkd up qwen3-235b --nodes spark-1,spark-2 --variant nvfp4-kv",
+    "sparkd up mimo-v2.5-dflash --nodes spark-1,spark-2 --variant bf16-draft",
     "sparkd up ./my.yaml --set engine.args.max-model-len=32768",
     "sparkd up tiny -- --max-num-seqs 8",
 )

@@ -132,3 +132,17 @@ def test_a_drafter_with_a_defect_starts_nothing_and_names_it(eight: Coordinator)
     (verdict,) = shown["verdicts"]
     assert (verdict["id"], verdict["node"], verdict["evidence"]) == ("MODEL_DEFECT", "spark-2", defect)
     assert document(first).ranks == ()
+
+
+def test_a_bf16_drafter_beside_fp8_is_refused_with_the_arithmetic_and_its_variants_are_not(
+    eight: Coordinator,
+) -> None:
+    greeted(eight)
+    bf16 = ("--set", "engine.args.speculative-config.kv_cache_dtype=bfloat16")
+    refused = sparkd(eight, "plan", "mimo-v2.5-dflash", *bf16)
+    assert refused.returncode == 1
+    assert "KV_FIT" in refused.stdout
+    assert "takes 19.4 GiB for 5.6 GiB of content" in refused.stdout
+    for way_out in ("bf16-draft", "bf16-draft-pages"):
+        done = sparkd(eight, "plan", "mimo-v2.5-dflash", "--variant", way_out)
+        assert done.returncode == 0, done.stdout
