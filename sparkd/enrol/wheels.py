@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -142,13 +143,22 @@ def by_hand(lock: Path, kind: Kind) -> str:
 
 
 def _find_pip() -> list[str] | None:
-    """Our own, or the one that Python carries for new environments: tools of `uv` have none of their own."""
+    """Our own, the one that Python carries for new environments, uv's, or the system's.
+
+    A tool that `uv` installed has no pip, and on Ubuntu Python carries none; then uv itself is near: on the
+    search path, or, under sudo, beside the program that was called.
+    """
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
     if importlib.util.find_spec("ensurepip"):
         bundled = sorted(Path(str(resources.files("ensurepip"))).glob("_bundled/pip-*.whl"))
         if bundled:
             return [sys.executable, os.fspath(bundled[-1] / "pip")]
+    beside = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.argv[0]).absolute().parent)])
+    if uv := shutil.which("uv", path=beside):
+        return [uv, "tool", "run", "--quiet", "pip"]
+    if Path("/usr/lib/python3/dist-packages/pip").is_dir():
+        return ["/usr/bin/python3", "-m", "pip"]
     return None
 
 
