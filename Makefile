@@ -1,5 +1,5 @@
 # `make demo` shows sparkd at work on this machine; `make test` proves it. Both set up what they need first.
-.PHONY: venv vllm lint unit contract chaos real test lab sim soak demo
+.PHONY: venv vllm vllm-versions lint unit contract chaos real mods test lab sim soak demo
 .DELETE_ON_ERROR:
 
 # A stamp carries the hash of what it was made from: a changed pyproject.toml makes the environment anew.
@@ -29,7 +29,7 @@ unit: venv
 # The chaos run first: it is one long test, and the other worker takes the rest meanwhile.
 contract: venv
 	tests/bed/prepare-ssh.sh
-	$(PYTEST) -n 2 -m "not vllm" tests/chaos tests/contract
+	$(PYTEST) -n 2 -m "not vllm and not mods" tests/chaos tests/contract
 
 chaos: venv
 	$(PYTEST) tests/chaos
@@ -38,7 +38,15 @@ chaos: venv
 real: vllm
 	$(PYTEST) -m vllm tests/contract
 
-test: lint unit contract real
+# Other versions of vLLM, for the mods: 450 MB to fetch once, kept outside the repository.
+VERSIONS := $(or $(SPARKD_VLLM_VERSIONS),$(HOME)/.cache/sparkd-tests/vllm)
+vllm-versions: vllm
+	tests/bed/install-vllm-sources.sh .venv-vllm "$(VERSIONS)"
+
+mods: vllm-versions
+	SPARKD_VLLM_VERSIONS="$(VERSIONS)" $(PYTEST) -m mods tests/contract/mods
+
+test: lint unit contract real mods
 
 # Real nodes on this machine: root, and on the first run a minute or two for their root file system.
 lab: vllm

@@ -57,7 +57,8 @@ def _is_drafter(layer: Any) -> bool:
 
 def _model_layers(vllm_config: Any) -> list[Any]:
     layers = vllm_config.compilation_config.static_forward_context.values()
-    return [one for one in layers if getattr(one, "head_size_v", None) not in {None, one.head_size}]
+    widths = ((one, getattr(one, "head_size", None), getattr(one, "head_size_v", None)) for one in layers)
+    return [one for one, key, value in widths if value is not None and value != key]
 
 
 def _page_bytes(layer: Any, vllm_config: Any) -> int:

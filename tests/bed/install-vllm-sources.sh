@@ -22,6 +22,13 @@ if [ ! -e "$target/0.24.0/complete" ]; then
     touch "$target/0.24.0/complete"
 fi
 
+# Of MiMo's Omni model; the release that belongs to VENV's torch.
+if [ ! -e "$target/torchvision/complete" ]; then
+    rm -rf "$target/torchvision"
+    "${pip[@]}" install -q --no-deps --target "$target/torchvision" torchvision==0.28.0
+    touch "$target/torchvision/complete"
+fi
+
 if [ ! -e "$target/0.33.0/complete" ]; then
     rm -rf "$target/0.33.0"
     mkdir "$target/0.33.0"

@@ -38,7 +38,7 @@ MOD = Mod(
 
 
 def apply(module: ModuleType) -> None:
-    # From 0.32 on it cuts block FP8 as the main model does; before, only right for as many ranks as chunks.
+    # From 0.32 on it cuts interleaved block FP8 itself; before, right for as many ranks as chunks only.
     cuts_blocks = hasattr(module, "_shard_fp8_qkv_proj")
 
     def load_weights(
@@ -53,7 +53,8 @@ def apply(module: ModuleType) -> None:
             )
             blocks = BlockFp8(model, fused.order, fused.chunks)
             rest = fused.rest(weights)
-            loaded = original(model, rest if cuts_blocks else blocks.rest(rest))
+            upstream = cuts_blocks and fused.order == "interleaved"
+            loaded = original(model, rest if upstream else blocks.rest(rest))
             return loaded | fused.loaded | blocks.loaded
 
         return load_complete(load, model, weights)

@@ -60,12 +60,13 @@ class BlockFp8:
             rows = to_plain(rows, heads, self._chunks)
         rows = torch.cat([rows[part] for part in rank_rows(heads, rank, size)])
         columns = scales[scale_rows[rows]].float().repeat_interleave(BLOCK, dim=1)[:, : weight.size(1)]
-        return scaled_quantize(  # type: ignore[no-any-return]
-            weight[rows].float() * columns,
-            GroupShape(BLOCK, BLOCK),
-            weight.dtype,
-            compute_dtype=torch.float32,
+        values = weight[rows].float() * columns
+        # The last block may be a part of one: what is added to fill it is cut off again.
+        filled = torch.nn.functional.pad(values, (0, -values.size(1) % BLOCK, 0, -values.size(0) % BLOCK))
+        quantised, new_scales = scaled_quantize(
+            filled, GroupShape(BLOCK, BLOCK), weight.dtype, compute_dtype=torch.float32
         )
+        return quantised[: values.size(0), : values.size(1)], new_scales
 
     def _scale_rows(self, rows: Any, count: int) -> Any:
         """For each row of the checkpoint's weight the row of its scale."""

@@ -17,6 +17,8 @@ ALL = ("0.24.0", "0.32.0", "0.33.0")
 ANSWER_S = 240
 MODS = ("mimo-config", "mimo-fused-qkv", "mimo-mtp-fused-qkv", "mimo-mxfp8-mixed", "mimo-packed-modules")
 MODS += ("mimo-vision-merger", "nvfp4-marlin-repack")
+PAGES = "mimo-drafter-pages"
+"""Made for 0.32 and later."""
 
 
 def paths(version: str) -> list[str]:
@@ -43,7 +45,7 @@ class Inside:
                 env={
                     **os.environ,
                     "PYTHONPATH": ":".join(
-                        [*paths(version), str(ROOT / "agents"), str(Path(__file__).parent)]
+                        [*paths(version), str(ROOT / "agents"), str(Path(__file__).parent), str(ROOT)]
                     ),
                     "SPARKD_MODS": json.dumps(mods),
                     "VLLM_CACHE_ROOT": str(folder / "cache"),
@@ -87,6 +89,7 @@ class Inside:
 
 @pytest.fixture(scope="session", params=ALL)
 def inside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
-    mods = tuple({"name": name} for name in MODS)
+    wanted = MODS if request.param == "0.24.0" else (*MODS, PAGES)
+    mods = tuple({"name": name} for name in wanted)
     with Inside(request.param, mods, tmp_path_factory.mktemp("inside")) as started:
         yield started

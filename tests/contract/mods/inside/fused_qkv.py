@@ -61,7 +61,7 @@ def load(model: torch.nn.Module, tensors: dict[str, torch.Tensor], rank: int, si
     with rank_of(rank, size):
         loaded = model.load_weights(iter(tensors.items()))
     return [f"{name} unloaded" for name in toy.untouched(model)] + [
-        f"{name} not told as loaded" for name in sorted(set(dict(model.named_parameters())) - loaded)
+        f"{name} not told as loaded" for name in sorted(set(toy.weights_of(model)) - loaded)
     ]
 
 

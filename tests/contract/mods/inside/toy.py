@@ -12,6 +12,7 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.kernels import linear as kernels
 from vllm.model_executor.kernels.linear.mxfp8.emulation import EmulationMxfp8LinearKernel
+from vllm.model_executor.kernels.linear.scaled_mm.cpu import CPUFp8BlockScaledMMKernel
 from vllm.platforms import PlatformEnum, current_platform
 
 from inside.ranks import rank_of
@@ -26,11 +27,13 @@ KV_HEADS = (4, 8)
 CHUNKS = KV_HEADS[0]
 
 
-def allow_mxfp8_here() -> None:
+def allow_quantisation_here() -> None:
     """vLLM has no MXFP8 kernel for CPUs; the emulation works anywhere."""
     registered = kernels._POSSIBLE_MXFP8_KERNELS.setdefault(PlatformEnum.CPU, [])
     if EmulationMxfp8LinearKernel not in registered:
         registered.append(EmulationMxfp8LinearKernel)
+    # Of block FP8 only the loading is looked at; its kernel wants a newer CPU.
+    CPUFp8BlockScaledMMKernel.is_supported = classmethod(lambda *_: (True, None))
     allowed = current_platform.supported_quantization
     if allowed and "modelopt_mixed" not in allowed:
         allowed.append("modelopt_mixed")
@@ -76,7 +79,7 @@ def config(quantized: dict[str, str], **more: Any) -> dict[str, Any]:
             "quant_method": "modelopt",
             "quant_algo": "MIXED_PRECISION",
             "kv_cache_quant_algo": None,
-            "exclude_modules": [],
+            "ignore": [],
             "quantized_layers": {name: {"quant_algo": algo} for name, algo in quantized.items()},
         }
     return body
@@ -84,7 +87,7 @@ def config(quantized: dict[str, str], **more: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def engine_config(body: dict[str, Any], **arguments: Any) -> Iterator[VllmConfig]:
-    allow_mxfp8_here()
+    allow_quantisation_here()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(body))
         made = EngineArgs(
@@ -120,12 +123,17 @@ def fill(data: torch.Tensor) -> None:
 def untouched(model: torch.nn.Module) -> list[str]:
     """Parameters that still hold what `fill` put there."""
     found = []
-    for name, parameter in model.named_parameters():
+    for name, parameter in weights_of(model).items():
         before = parameter.data.clone()
         fill(before)
-        if torch.equal(before.view(torch.uint8), parameter.data.view(torch.uint8)):
+        if torch.equal(before.flatten().view(torch.uint8), parameter.data.flatten().view(torch.uint8)):
             found.append(name)
     return found
+
+
+def weights_of(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """All parameters but the scales of KV, which a checkpoint need not have."""
+    return {name: one for name, one in model.named_parameters() if ".attn." not in name}
 
 
 class Weights:
