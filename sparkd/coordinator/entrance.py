@@ -10,12 +10,13 @@ from starlette.requests import Request
 from sparkd.clock import Clock
 from sparkd.coordinator.guard import Scope
 from sparkd.coordinator.peer import Peer
-from sparkd.coordinator.view import Refusal, rfc3339
+from sparkd.coordinator.view import rfc3339
 from sparkd.enrol.authority import Authority
 from sparkd.enrol.roster import LiveRoster
 from sparkd.errors import CertificateRefused, ClockOff
 from sparkd.records.defaults import Defaults
 from sparkd.records.names import CLOCK_HEADER
+from sparkd.records.verdict import Severity, Verdict
 
 
 class Entrance:
@@ -26,8 +27,8 @@ class Entrance:
         self._roster = roster
         self._clock = clock
         self._limits = limits
-        self.refusals: dict[str, Refusal] = {}
-        """Of nodes, by id, until they come in again."""
+        self.verdicts: dict[str, Verdict] = {}
+        """What is wrong with the certificates of nodes, by id; until they come in with a better one."""
 
     def gate(self, scope: Scope) -> None:
         """Before anything is read of a request."""
@@ -39,7 +40,7 @@ class Entrance:
         except CertificateRefused as error:
             self._note(peer.node, error)
             raise
-        self.refusals.pop(peer.node, None)
+        self._look_ahead(peer.node, peer)
 
     def _judge(self, node: str, peer: Peer, told: float | None) -> None:
         now, grace = self._clock.now().wall, self._limits.clock_warn_s
@@ -92,7 +93,27 @@ class Entrance:
         return self._roster.now.names.get(node, node)
 
     def _note(self, node: str, error: CertificateRefused) -> None:
-        self.refusals[node] = Refusal(str(error), self._clock.now().wall, isinstance(error, ClockOff))
+        clock = isinstance(error, ClockOff)
+        self.verdicts[node] = Verdict(
+            "CLOCK_OFF" if clock else "CERTIFICATE_REFUSED",
+            Severity.BLOCK,
+            str(error),
+            evidence=f"last tried at {rfc3339(self._clock.now().wall)}",
+            remedy="set its clock; `timedatectl` on it shows whether it is kept" if clock else "",
+        )
+
+    def _look_ahead(self, node: str, peer: Peer) -> None:
+        """It comes in; whether it will for long is told in time."""
+        self.verdicts.pop(node, None)
+        if peer.not_after - self._clock.now().wall < self._limits.certificate_warn_s:
+            self.verdicts[node] = Verdict(
+                "CERTIFICATE_ENDS",
+                Severity.WARN,
+                f"its certificate ends at {rfc3339(peer.not_after)} and was not renewed",
+                cause="the agent's log says why: most often the node has no `openssl`, or the folder of its "
+                "certificate cannot be written",
+                remedy="cure that, or run `sparkd nodes add` for it again",
+            )
 
 
 def _peer(request: Request) -> Peer:

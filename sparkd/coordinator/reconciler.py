@@ -28,6 +28,7 @@ from sparkd.records.intent import Intent
 from sparkd.records.rank import Probe
 from sparkd.records.report import Caller, Hello, LogChunk, Report, ReportAnswer, TaskResult, Welcome
 from sparkd.records.status import Status
+from sparkd.records.verdict import Verdict
 
 log = logging.getLogger("sparkd.coordinator")
 
@@ -52,9 +53,9 @@ class Reconciler:
         limits: Defaults = DEFAULTS,
         on_superseded: Callable[[str], None] = lambda _: None,
         pulse: SendPulse = send_pulse,
-        refused: Mapping[str, view.Refusal] | None = None,
+        certificates: Mapping[str, Verdict] | None = None,
     ) -> None:
-        """`refused`: nodes, by id, whose certificates are not accepted, as they come and go."""
+        """`certificates`: what is wrong with those of nodes, by node id, as it comes and goes."""
         self.fleet = fleet
         self.events = EventLog(store.events())
         self._store = store
@@ -69,7 +70,7 @@ class Reconciler:
         self._errands: dict[str, asyncio.Future[TaskResult]] = {}
         self._log_readers: dict[str, set[asyncio.Queue[LogChunk]]] = {}
         self.storage_error: str | None = None
-        self._refused = {} if refused is None else refused
+        self._certificates = {} if certificates is None else certificates
         self._closing = False
         self._ticked_at = clock.now().mono
 
@@ -247,7 +248,7 @@ class Reconciler:
         return self._clock.now()
 
     def status(self) -> Status:
-        told = view.status(self.fleet, self.now(), self.key_files(), self._refused)
+        told = view.status(self.fleet, self.now(), self.key_files(), self._certificates)
         if self.storage_error is None:
             return told
         why = self.storage_error

@@ -172,7 +172,7 @@ async def _serve(
         keys,
         limits=limits,
         on_superseded=on_superseded,
-        refused=secure.entrance.refusals if secure else None,
+        certificates=secure.entrance.verdicts if secure else None,
     )
     log.info("term %d, instance %s, %d deployments", fleet.term, fleet.instance, len(fleet.gangs))
     if lost is not None:
@@ -223,10 +223,12 @@ class _Secure:
 
     def __init__(self, state_dir: Path, roster: LiveRoster, clock: SystemClock, limits: Defaults) -> None:
         # They weigh 15 MiB: a local set has no use for them.
-        from sparkd.coordinator.entrance import Entrance  # noqa: PLC0415
-        from sparkd.coordinator.own_certificate import OwnCertificate  # noqa: PLC0415
-        from sparkd.enrol.authority import load_authority  # noqa: PLC0415
-
+        try:
+            from sparkd.coordinator.entrance import Entrance  # noqa: PLC0415
+            from sparkd.coordinator.own_certificate import OwnCertificate  # noqa: PLC0415
+            from sparkd.enrol.authority import load_authority  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise UsageError(f"certificates need {error.name}: install sparkd[enrol]") from error
         authority = load_authority(state_dir)
         self.own = OwnCertificate(authority, state_dir, clock.now().wall, limits)
         self.entrance = Entrance(authority, roster, clock, limits)

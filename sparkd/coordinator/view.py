@@ -1,7 +1,7 @@
 """The status document, drawn from the fleet. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from sparkd.clock import Instant
@@ -29,29 +29,23 @@ from sparkd.records.status import (
 from sparkd.records.verdict import Severity, Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a node that is enrolled was not let in. `at`: wall clock."""
-
-    reason: str
-    at: float
-    is_clock: bool
-
-
 def status(
-    fleet: Fleet, now: Instant, key_files: Mapping[str, str], refused: Mapping[str, Refusal] | None = None
+    fleet: Fleet, now: Instant, key_files: Mapping[str, str], certificates: Mapping[str, Verdict] | None = None
 ) -> Status:
+    """`certificates`: what is wrong with those of nodes, by node id."""
     return Status(
         deployments=tuple(
             deployment_status(fleet, gang, now, key_files) for _, gang in sorted(fleet.gangs.items())
         ),
-        nodes=node_statuses(fleet, refused),
+        nodes=node_statuses(fleet, certificates),
     )
 
 
-def node_statuses(fleet: Fleet, refused: Mapping[str, Refusal] | None = None) -> tuple[NodeStatus, ...]:
+def node_statuses(
+    fleet: Fleet, certificates: Mapping[str, Verdict] | None = None
+) -> tuple[NodeStatus, ...]:
     nodes = sorted(fleet.nodes.values(), key=lambda node: node.name)
-    return tuple(_node(node, (refused or {}).get(node.id)) for node in nodes)
+    return tuple(_node(node, (certificates or {}).get(node.id)) for node in nodes)
 
 
 def deployment_status(
@@ -209,7 +203,7 @@ def _rank_phase(report: RankReport | None, *, ready: bool) -> str:
     return "serving" if ready else report.phase
 
 
-def _node(node: Node, refused: Refusal | None) -> NodeStatus:
+def _node(node: Node, certificate: Verdict | None) -> NodeStatus:
     facts = node.facts
     addresses = tuple(dict.fromkeys((facts.address, facts.fabric_address))) if facts else ()
     return NodeStatus(
@@ -223,22 +217,7 @@ def _node(node: Node, refused: Refusal | None) -> NodeStatus:
         runtimes=facts.runtimes if facts else (),
         privileges=facts.privileges if facts else (),
         limits=facts.limits if facts else (),
-        verdicts=(*_refusal_verdicts(refused), *_clock_verdicts(node)),
-    )
-
-
-def _refusal_verdicts(refused: Refusal | None) -> tuple[Verdict, ...]:
-    if refused is None:
-        return ()
-    remedy = "set its clock; `timedatectl` shows whether time is kept" if refused.is_clock else ""
-    return (
-        Verdict(
-            "CLOCK_OFF" if refused.is_clock else "CERTIFICATE_REFUSED",
-            Severity.BLOCK,
-            refused.reason,
-            evidence=f"last tried at {rfc3339(refused.at)}",
-            remedy=remedy,
-        ),
+        verdicts=(*([certificate] if certificate else ()), *_clock_verdicts(node)),
     )
 
 

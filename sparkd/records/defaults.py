@@ -42,6 +42,8 @@ class Defaults:
     certificate_backdate_s: float = 86_400.0
     certificate_renew_share: float = 2 / 3
     """Of its life, from then on a certificate is renewed: a cluster may be off for four months."""
+    certificate_warn_s: float = 30 * 86_400.0
+    """So long before its end a certificate that was not renewed is told of."""
     authority_life_s: float = 20 * 365 * 86_400.0
     certificate_look_s: float = 60.0
     """How often the coordinator looks at the age of its own certificate."""

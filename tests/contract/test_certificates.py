@@ -197,6 +197,18 @@ def test_a_node_gets_its_next_certificate(coordinator: SecureCoordinator, tmp_pa
     assert fresh.not_valid_after_utc.timestamp() > time.time() + 364 * DAY
 
 
+def test_a_certificate_that_was_not_renewed_is_told_of_a_month_ahead(
+    coordinator: SecureCoordinator, tmp_path: Path
+) -> None:
+    old = make_identity(tmp_path / "old", coordinator.authority, "a", issued=time.time() - 340 * DAY)
+    assert say_hello(coordinator, old, "a").status == 200
+    (verdict,) = verdicts(coordinator, "spark-a")
+    assert (verdict["id"], verdict["severity"]) == ("CERTIFICATE_ENDS", "warn")
+    fresh = make_identity(tmp_path / "fresh", coordinator.authority, "a")
+    assert say_hello(coordinator, fresh, "a").status == 200
+    assert verdicts(coordinator, "spark-a") == []
+
+
 # What an agent makes of it.
 
 
