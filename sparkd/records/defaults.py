@@ -58,6 +58,7 @@ class Defaults:
     """One step on a node: a slow disk writes a few megabytes in it."""
     enrol_verify_s: float = 30.0
     """From the start of an agent until its coordinator has heard from it."""
+    wheel_download_s: float = 300.0
     enrol_hosts_at_once: int = 16
     enrol_disk_bytes: int = 256 * MIB
     """Free on a node, for the agent, its ledger and the first logs."""
