@@ -16,7 +16,8 @@ from pathlib import Path
 from sparkd.detect.gpu import GpuLook
 from sparkd.detect.look import BusyThread
 from sparkd.detect.thrash import Floor, Thrash, observe
-from sparkd_agent.watch.nvml import GpuThread, library_version, module_version
+from sparkd_agent.watch.driver import library_version, module_version
+from sparkd_agent.watch.nvml import GpuThread
 from sparkd_agent.watch.sample import Sampler
 
 FAULTS = r"""
@@ -62,7 +63,7 @@ def _watch(program: Path, seconds: int) -> int:
     sampler, gpu = Sampler(), GpuThread()
     idle = sampler.look(time.monotonic())
     print("kernel threads without a CUDA process:", _names(idle.threads))
-    print("module", module_version(), "library", library_version(_library_folders()))
+    print("module", module_version(), "library", library_version())
     mark = f"NVRM: a line of benchmarks.uvm at {time.time():.0f}"
     _write_kmsg(mark)
     lines: list[str] = []
@@ -104,16 +105,6 @@ def _watch(program: Path, seconds: int) -> int:
 def _write_kmsg(text: str) -> None:
     with Path("/dev/kmsg").open("w") as log:
         log.write(f"<6>{text}\n")
-
-
-def _library_folders() -> tuple[Path, ...]:
-    known = (
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib/aarch64-linux-gnu",
-        "/usr/lib64",
-        "/usr/local/nvidia/lib64",
-    )
-    return tuple(Path(folder) for folder in known)
 
 
 def _names(threads: tuple[BusyThread, ...] | None) -> str:

@@ -27,10 +27,14 @@ from sparkd_agent.identity import Identity
 from sparkd_agent.ledger import open_ledger
 from sparkd_agent.link import Link
 from sparkd_agent.local_socket import LocalSocket, ask
+from sparkd_agent.privileges import Privileges
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.runtime.base import Runtime
 from sparkd_agent.runtime.process import ProcessRuntime
 from sparkd_agent.shm import ShmJanitor
+from sparkd_agent.watch import protect
+from sparkd_agent.watch.around import surroundings
+from sparkd_agent.watch.sample import Sampler
 
 DEFAULT_CONFIG = Path("/etc/sparkd/agent.toml")
 
@@ -149,6 +153,7 @@ def run(config: AgentConfig) -> None:
 
 
 async def _serve(config: AgentConfig) -> None:
+    protect.small_stacks()
     procfs = ProcFs()
     identity = Identity(config.identity) if config.identity is not None else None
     token = config.token_file.read_text().strip() if config.token_file is not None else None
@@ -170,6 +175,8 @@ async def _serve(config: AgentConfig) -> None:
         runtimes=runtimes,
         ledger=ledger,
         shm=ShmJanitor(procfs),
+        sampler=Sampler(),
+        around=surroundings(config, held, procfs),
     )
     link = Link(agent, config.urls, token=token, identity=identity)
     stop = asyncio.Event()
@@ -178,9 +185,11 @@ async def _serve(config: AgentConfig) -> None:
         loop.add_signal_handler(number, stop.set)
     notifier = Notifier(os.environ)
     agent.adopt()
+    _protect(held, local=config.local)
     notifier.ready(agent.in_words(link.state))
     async with asyncio.TaskGroup() as group:
         work = [group.create_task(link.run()), group.create_task(agent.look_after_ranks())]
+        work.append(group.create_task(agent.watch.run()))
         if config.socket is not None:
             work.append(group.create_task(LocalSocket(agent, link, config.socket).run()))
         telling = group.create_task(
@@ -200,6 +209,16 @@ async def _serve(config: AgentConfig) -> None:
         runtime.close()
     if ended:
         raise RuntimeError(f"a part of the agent ended by itself: {ended}")
+
+
+def _protect(held: Privileges, *, local: bool) -> None:
+    """A node's agent must run when nothing else does. A local set is a guest on somebody's machine."""
+    wanted = [protect.lock_memory] if "ipc_lock" in held.held else []
+    wanted += [protect.spare_from_oom] if "sys_resource" in held.held else []
+    for act in wanted if not local else ():
+        why_not = act()
+        if why_not is not None:
+            logging.getLogger("sparkd.agent").warning("%s", why_not)
 
 
 def _runtimes(config: AgentConfig, procfs: ProcFs, *, systemd: bool) -> dict[str, Runtime]:

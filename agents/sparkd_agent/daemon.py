@@ -7,6 +7,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 
 import sparkd
 from sparkd.clock import Clock
@@ -20,6 +21,7 @@ from sparkd.records.rank import Address, RankSpec
 from sparkd.records.report import (
     AgentEvent,
     Caller,
+    Condemned,
     Exit,
     Hello,
     LogChunk,
@@ -46,6 +48,7 @@ from sparkd_agent.core.state import (
     GoneTold,
     Kill,
     LeaseGiven,
+    MemoryShort,
     RankChanged,
     SaveFences,
     Start,
@@ -64,6 +67,7 @@ from sparkd_agent.runtime.base import RankHandle, Runtime, make_launch
 from sparkd_agent.shm import ShmJanitor
 from sparkd_agent.tasks import answer
 from sparkd_agent.watch.sample import Sampler
+from sparkd_agent.watch.watch import Surroundings, Watch, Watched
 
 log = logging.getLogger("sparkd.agent")
 
@@ -82,6 +86,8 @@ class Agent:
         runtimes: Mapping[str, Runtime],
         ledger: Ledger,
         shm: ShmJanitor,
+        sampler: Sampler,
+        around: Surroundings,
         limits: Defaults = DEFAULTS,
     ) -> None:
         self.config = config
@@ -95,8 +101,8 @@ class Agent:
         self._ledger = ledger
         self._shm = shm
         self._limits = limits
-        self._sampler = Sampler()
-        self._facts = gather_facts(config, self._sampler.look(clock.now().mono).memory, privileges, offer)
+        self.watch = Watch(self, sampler, around, clock, limits)
+        self._facts = gather_facts(config, self.watch.sample.memory, privileges, offer)
         self._run = secrets.token_hex(6)
         self._seq = 0
         self._running: dict[str, RunningRank] = {}
@@ -177,8 +183,11 @@ class Agent:
     def is_well(self) -> bool:
         """Whether every rank is looked after. If this is not true of an agent, a new one would do better."""
         late = self._clock.now().mono - self._looked_at > self._limits.watch_stall_s
-        return not (late and self._occupied.is_set()) and not any(
-            rank.is_abandoned for rank in self._running.values()
+        blind = self._clock.now().mono - self.watch.looked_at > self._limits.watch_stall_s
+        return (
+            not blind
+            and not (late and self._occupied.is_set())
+            and not any(rank.is_abandoned for rank in self._running.values())
         )
 
     def in_words(self, contact: str) -> str:
@@ -193,7 +202,7 @@ class Agent:
         for rank in self._running.values():
             await rank.close()
         self._ledger.close()
-        self._sampler.close()
+        await self.watch.close()
 
     # What the link carries.
 
@@ -239,9 +248,7 @@ class Agent:
         """The next report, and the outbox rows that it carries."""
         now = self._clock.now()
         outbox = self._ledger.outbox()
-        look = self._sampler.look(now.mono)
-        sample = Sample(look.memory, self._sampler.pressure)
-        events, self._events = self._events, []
+        sample = self.watch.sample
         report = Report(
             caller=self.caller(),
             wall=now.wall,
@@ -251,7 +258,7 @@ class Agent:
             ranks=tuple(rank.report() for rank in self._running.values()),
             sample=sample,
             baseline_bytes=self._baseline(sample),
-            events=tuple(events),
+            events=tuple(self._events),
             exits=(
                 *(row.exit for row in outbox if row.exit is not None),
                 *(item for item in self._unsaved if isinstance(item, Exit)),
@@ -270,6 +277,10 @@ class Agent:
             self._save(lambda: self._ledger.acknowledge(rows))
             told = (*report.exits, *report.results)
             self._unsaved = [item for item in self._unsaved if item not in told]
+        del self._events[: len(report.events)]
+        for name in given.serving:
+            if name in self._running:
+                self._running[name].gang_serves()
         self._apply(LeaseGiven(given.lease_s))
         for chunk in report.logs:
             begin, _ = self._follow_at.get(chunk.rank, (0, 0))
@@ -304,6 +315,43 @@ class Agent:
                 chunks.append(LogChunk(follow.rank, found.offset, text, found.skipped_bytes))
         return tuple(chunks)
 
+    # What the watch asks for.
+
+    def watched(self) -> Watched | None:
+        for name, existing in self._core.ranks.items():
+            rank = self._running.get(name)
+            if rank is not None and existing.state in ("starting", "running") and not existing.stopping:
+                return Watched(
+                    name,
+                    rank.phase,
+                    rank.loaded_s(),
+                    rank.spec.memory,
+                    self._baseline_bytes,
+                    checkpoint_of(rank.spec),
+                    rank.moving(self._limits.gpu_judge_s),
+                )
+        return None
+
+    def condemn(self, rank: str, why: Condemned, *, at_once: bool) -> None:
+        """The kill, if it is to be at once, comes before everything else."""
+        running = self._running.get(rank)
+        if running is None or running.condemned is not None:
+            return
+        running.condemned = why
+        if at_once or self._clock.now().mono >= self._core.lease_until:
+            self._apply(MemoryShort(rank, why.reason))
+        else:
+            asyncio.get_running_loop().call_later(
+                self._limits.memory_ask_s, lambda: self._apply(MemoryShort(rank, why.reason))
+            )
+        log.warning("%s is to be ended: %s", rank, why.reason)
+        self.tell("memory", f"it is to be ended ({why.cause}): {why.reason}", rank)
+        self.urgent.set()
+
+    def tell(self, kind: str, reason: str, rank: str | None) -> None:
+        if len(self._events) < self._limits.outbox_batch:
+            self._events.append(AgentEvent(kind, reason, time.time(), rank))
+
     # The core's commands.
 
     def _apply(self, event: CoreEvent) -> tuple[CoreCommand, ...]:
@@ -332,7 +380,7 @@ class Agent:
                 self._spawn(self._answer(task))
             case Fence(reason):
                 log.warning("refused a document: %s", reason)
-                self._tell("fenced", f"refused a document: {reason}", None)
+                self.tell("fenced", f"refused a document: {reason}", None)
 
     def _end(self, name: str, how: Callable[[RunningRank], None]) -> None:
         rank = self._running.get(name)
@@ -383,6 +431,7 @@ class Agent:
             offered = ", ".join(self._offer.runtimes) or "none"
             self._refuse(spec, "not-started", f"this node has no runtime {spec.runtime} (it has: {offered})")
             return
+        await self.watch.make_room(spec.memory, checkpoint_of(spec))
         try:
             handle = await runtime.start(spec, launch)
         except Spent as error:
@@ -476,18 +525,19 @@ class Agent:
             write()
         except sqlite3.Error as error:
             log.error("the ledger cannot be written: %s", error)  # noqa: TRY400 - a full disk needs no trace
-            self._tell("ledger", f"the ledger cannot be written: {error}", None)
+            self.tell("ledger", f"the ledger cannot be written: {error}", None)
             return False
         return True
-
-    def _tell(self, kind: str, reason: str, rank: str | None) -> None:
-        if len(self._events) < self._limits.outbox_batch:
-            self._events.append(AgentEvent(kind, reason, time.time(), rank))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def checkpoint_of(spec: RankSpec) -> Path | None:
+    """`serve MODEL …` (see `plan`): the folder of the checkpoint, if it is one."""
+    return Path(spec.args[1]) if len(spec.args) > 1 and spec.args[0] == "serve" else None
 
 
 def unknown_spec(name: str) -> RankSpec:

@@ -76,6 +76,9 @@ class LocalSocket:
             "holder": hello.holder,
             "accepted": str(hello.accepted),
             "limits": list(hello.facts.limits),
+            "memory": msgspec.to_builtins(self._agent.watch.sample),
+            "grade": self._agent.watch.thrash.grade,
+            "late_s": self._agent.watch.late_s,
             "ranks": [msgspec.to_builtins(rank) for rank in hello.ranks],
         }
 

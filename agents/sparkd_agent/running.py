@@ -11,7 +11,7 @@ from sparkd.detect.progress import ProgressSample
 from sparkd.engine.plugin import read_requests
 from sparkd.records.defaults import Defaults
 from sparkd.records.rank import RankSpec
-from sparkd.records.report import ProbeReport, RankReport
+from sparkd.records.report import Condemned, ProbeReport, RankPhase, RankReport
 from sparkd_agent.logs import RankLog
 from sparkd_agent.mods_watch import ModsWatch
 from sparkd_agent.prober import Around, Prober
@@ -39,6 +39,8 @@ class RunningRank:
     ) -> None:
         self.spec = spec
         self.task: asyncio.Task[None] | None = None
+        self.condemned: Condemned | None = None
+        """Why its node must be rid of it."""
         self._clock = clock
         self._limits = limits
         self._folder = RankFolder(handle.folder)
@@ -57,6 +59,7 @@ class RunningRank:
         )
         self._progress = progress_of.begin(clock.now().mono, spec.weights_bytes)
         self._mods = ModsWatch(read_requests(spec.env), self._log)
+        self._gang_serves = False
         self._prober: Prober | None = None
         probe = spec.probe
         if probe is not None:
@@ -126,6 +129,24 @@ class RunningRank:
     def terminate(self, grace_s: float, reason: str) -> None:
         self._supervisor.terminate(grace_s, reason)
 
+    def gang_serves(self) -> None:
+        """The coordinator says so: a follower's own log tells nothing of it."""
+        self._gang_serves = True
+
+    @property
+    def phase(self) -> RankPhase:
+        return "serving" if self._gang_serves else self._progress.phase
+
+    def loaded_s(self) -> float | None:
+        """Seconds since its weights were loaded; None before."""
+        loading = self._progress.phase in ("launching", "rendezvous", "loading")
+        return None if loading else self._clock.now().mono - self._progress.phase_since
+
+    def moving(self, within_s: float) -> bool | None:
+        """Whether the engine completed a step within so long; None on a follower, which cannot know."""
+        age = self._prober.report().moved_age_s if self._prober is not None else None
+        return None if age is None else age <= within_s
+
     def ask_pulse(self) -> None:
         """A proof is wanted now, because a node of the gang is silent."""
         if self._prober is not None:
@@ -174,6 +195,7 @@ class RunningRank:
             ended=view.reason or None,
             remains=view.remains,
             stopped=tuple(self._in_words(one) for one in view.stopped),
+            condemned=self.condemned,
             mods_missing=self._mods.missing,
         )
 

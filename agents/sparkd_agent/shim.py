@@ -52,6 +52,7 @@ RETRY_S = 1.0
 PR_SET_CHILD_SUBREAPER = 36
 CGROUPS = "/sys/fs/cgroup"
 BELOW = "rank"
+RANK_OOM_SCORE = "800"
 """The rank's own control group, below the unit's, in which the shim stays."""
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """The shim must not end before its rank; SIGKILL for the rank is the agent's business."""
@@ -390,6 +391,7 @@ def become_leader(spec: dict[str, Any], out: int, err: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     forbid_core_dumps()
+    offer_to_oom()
     if spec.get("uid") is not None:
         os.setgroups(spec["groups"])
         os.setgid(spec["gid"])
@@ -399,6 +401,15 @@ def become_leader(spec: dict[str, Any], out: int, err: int) -> None:
     except OSError as error:
         raise RuntimeError(f"no working folder {spec['cwd']!r}: {os.strerror(error.errno or 0)}") from error
     os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606 - an argv array, and no shell
+
+
+def offer_to_oom() -> None:
+    """The rank before everything else of the node: it would inherit the agent's score, which is low."""
+    try:
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write(RANK_OOM_SCORE)
+    except OSError:  # not mounted, or not writable: the rank runs all the same
+        pass
 
 
 def forbid_core_dumps() -> None:

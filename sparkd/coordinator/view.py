@@ -12,9 +12,8 @@ from sparkd.gang.record import GangRecord
 from sparkd.gang.state import Gang, Waiting
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.fall import Fall
-from sparkd.records.memory import Pressure
 from sparkd.records.rank import RankSpec
-from sparkd.records.report import RankReport
+from sparkd.records.report import RankReport, Sample
 from sparkd.records.status import (
     DeploymentStatus,
     Endpoint,
@@ -30,7 +29,10 @@ from sparkd.records.verdict import Severity, Verdict
 
 
 def status(
-    fleet: Fleet, now: Instant, key_files: Mapping[str, str], certificates: Mapping[str, Verdict] | None = None
+    fleet: Fleet,
+    now: Instant,
+    key_files: Mapping[str, str],
+    certificates: Mapping[str, Verdict] | None = None,
 ) -> Status:
     """`certificates`: what is wrong with those of nodes, by node id."""
     return Status(
@@ -41,9 +43,7 @@ def status(
     )
 
 
-def node_statuses(
-    fleet: Fleet, certificates: Mapping[str, Verdict] | None = None
-) -> tuple[NodeStatus, ...]:
+def node_statuses(fleet: Fleet, certificates: Mapping[str, Verdict] | None = None) -> tuple[NodeStatus, ...]:
     nodes = sorted(fleet.nodes.values(), key=lambda node: node.name)
     return tuple(_node(node, (certificates or {}).get(node.id)) for node in nodes)
 
@@ -67,6 +67,7 @@ def deployment_status(
         conditions=gang.conditions,
         waiting_for=_waiting(fleet, gang, now),
         endpoint=_endpoint(record, key_files.get(record.name)),
+        admit=not (running and _shed(fleet, gang)),
         proof_age_s=_proof_age(fleet, gang, now) if running else None,
         proof_bound_s=_proof_bound(head) if running else None,
         ranks=tuple(_rank(fleet, gang, rank) for rank in range(len(record.specs))),
@@ -139,6 +140,12 @@ def _proof_age(fleet: Fleet, gang: Gang, now: Instant) -> float | None:
     return round(min(ages), 3) if ages else None
 
 
+def _shed(fleet: Fleet, gang: Gang) -> bool:
+    """A node of it is short of memory. Nothing enforces that: clients ask the endpoint itself."""
+    nodes = [fleet.nodes.get(node_id) for node_id in gang.record.nodes]
+    return any(node.sample.shed is not None for node in nodes if node is not None and node.sample is not None)
+
+
 def _proof_bound(head: RankSpec | None) -> float | None:
     if head is None or head.probe is None:
         return None
@@ -206,18 +213,24 @@ def _rank_phase(report: RankReport | None, *, ready: bool) -> str:
 def _node(node: Node, certificate: Verdict | None) -> NodeStatus:
     facts = node.facts
     addresses = tuple(dict.fromkeys((facts.address, facts.fabric_address))) if facts else ()
+    sample = node.sample if node.sample is not None and node.in_contact else Sample()
     return NodeStatus(
         id=node.id,
         name=node.name,
         state=node.state,
         addresses=addresses,
-        memory=node.sample.memory if node.sample and node.in_contact else None,
-        pressure=node.sample.pressure if node.sample and node.in_contact else Pressure(),
+        memory=sample.memory,
+        pressure=sample.pressure,
+        gpu=sample.gpu,
         drained=node.drained,
         runtimes=facts.runtimes if facts else (),
         privileges=facts.privileges if facts else (),
         limits=facts.limits if facts else (),
-        verdicts=(*([certificate] if certificate else ()), *_clock_verdicts(node)),
+        verdicts=(
+            *([certificate] if certificate else ()),
+            *_clock_verdicts(node),
+            *(replace(verdict, node=node.name) for verdict in sample.verdicts),
+        ),
     )
 
 

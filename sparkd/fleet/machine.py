@@ -134,10 +134,25 @@ def report(
     fleet, more = _step_gangs(fleet, gang_events, now, limits)
     if report.results:
         fleet = publish(fleet)
+    if fresh:
+        told = tuple(NodeSaid(node.id, event.reason, kind=event.kind) for event in report.events)
+        commands = (*commands, *told)
     newest = fleet.nodes[node.id].published
     # No gang takes anything in during the hold: what only the ledger keeps has to come again.
     acked = 0 if fleet.holding else report.caller.seq
-    return fleet, (*commands, *more), ReportAnswer(acked, limits.lease_s, newest)
+    answer = ReportAnswer(acked, limits.lease_s, newest, serving=_serving(fleet, node.id))
+    return fleet, (*commands, *more), answer
+
+
+def _serving(fleet: Fleet, node_id: str) -> tuple[str, ...]:
+    """Names of the node's ranks whose gang is ready."""
+    return tuple(
+        spec.name
+        for gang in fleet.gangs.values()
+        if gang.record.phase == "ready"
+        for member, spec in zip(gang.record.nodes, gang.record.specs, strict=True)
+        if member == node_id
+    )
 
 
 def _is_ours(fleet: Fleet, hello: Hello) -> bool:

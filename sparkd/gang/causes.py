@@ -17,11 +17,15 @@ class Cause:
     retry: RetryClass
     title: str
     remedy: str
-    pattern: re.Pattern[str]
+    pattern: re.Pattern[str] | None
+    """Of a line of the rank's; None for what an agent's watch finds."""
 
 
 def _cause(id_: str, retry: RetryClass, title: str, remedy: str, pattern: str) -> Cause:
     return Cause(id_, retry, title, remedy, re.compile(pattern))
+
+
+_LESS = "lower gpu-memory-utilization, max-num-seqs or max-model-len; `sparkd plan` shows the memory sum"
 
 
 CAUSES: Final = (
@@ -77,14 +81,20 @@ CAUSES: Final = (
         "nothing: the next generation meets at another port; if it names the API port, stop that program",
         r"EADDRINUSE|[Aa]ddress already in use",
     ),
+    Cause("MEMORY_CRITICAL", "memory", "the node had hardly any memory left", _LESS, None),
+    Cause("MEMORY_PLUNGE", "memory", "memory fell faster than anything could be done about it", _LESS, None),
+    Cause("MEMORY_THRASH", "memory", "the node's memory thrashed", _LESS, None),
+    Cause("UVM_THRASH", "memory", "no free memory, and a UVM thread was busy with it", _LESS, None),
+    Cause("HOST_WEDGE_NVRM", "memory", "the GPU's driver got no memory any more", _LESS, None),
 )
+OF_THE_WATCH: Final = frozenset(cause.id for cause in CAUSES if cause.pattern is None)
 
 
 def classify(lines: Iterable[str]) -> Cause | None:
     """The first row of the table that any of a fallen rank's telling lines matches."""
     text = tuple(lines)
     for cause in CAUSES:
-        if any(cause.pattern.search(line) for line in text):
+        if cause.pattern is not None and any(cause.pattern.search(line) for line in text):
             return cause
     return None
 

@@ -1,21 +1,21 @@
 """A rank is down, so the gang is down: which one fell first, why, and whether to try again."""
 
 from sparkd.gang.budget import Allowance, Policy, RetryClass, allowance
-from sparkd.gang.causes import Cause, classify, known_cause
+from sparkd.gang.causes import OF_THE_WATCH, Cause, classify, known_cause
 from sparkd.gang.ending import begin_recovering, begin_stopping
 from sparkd.gang.state import WriteIncident
 from sparkd.gang.turn import Turn
 from sparkd.records.fall import Fall
-from sparkd.records.report import RankReport
+from sparkd.records.report import Condemned, RankReport
 from sparkd.records.verdict import Severity, Verdict
 
 _SAME_FALL_S = 5.0
 """Deaths of two ranks closer than this belong to one fall (design §8)."""
 
-_OWN_CAUSES = frozenset(
-    {"CANARY_FAILED", "ENGINE_WEDGED", "BOOT_STALLED", "START_REFUSED", "NODE_LOST", "MOD_MISSING"}
-)
-"""Judged by the gang, not read from a process's end: no later exit explains them better."""
+_OWN_CAUSES = OF_THE_WATCH | {
+    *("CANARY_FAILED", "ENGINE_WEDGED", "BOOT_STALLED", "START_REFUSED", "NODE_LOST", "MOD_MISSING")
+}
+"""Judged by the gang or an agent's watch, not read from a process's end: no later exit explains them."""
 
 
 def fell(turn: Turn) -> bool:
@@ -52,7 +52,9 @@ def _fallen(turn: Turn) -> list[Fall]:
             continue
         report = node.reports.get(spec.name)
         ending = turn.phase in ("recovering", "stopping")
-        if report is not None and _is_down(report, by_itself=ending):
+        if report is not None and report.condemned is not None and not ending:
+            found.append(_condemned(turn, rank, report.condemned, node.name))
+        elif report is not None and _is_down(report, by_itself=ending):
             found.append(_fall_of(turn, rank, report, node.clock_offset_s))
         elif report is not None and report.mods_missing and not ending:
             found.append(_unmodded(turn, rank, report.mods_missing, node.name))
@@ -71,13 +73,18 @@ def _fallen(turn: Turn) -> list[Fall]:
     return found
 
 
+def _condemned(turn: Turn, rank: int, why: Condemned, node: str) -> Fall:
+    """Its node must be rid of it, whether its agent has ended it already or leaves that to us."""
+    cause = known_cause(why.cause)
+    remedy = cause.remedy if cause else ""
+    return Fall(turn.record.generation, rank, node, why.reason, turn.now.wall, cause=why.cause, remedy=remedy)
+
+
 def _unmodded(turn: Turn, rank: int, reason: str, node: str) -> Fall:
     """It runs, and must not: what it would serve is not what the profile means."""
     cause = known_cause("MOD_MISSING")
     remedy = cause.remedy if cause else ""
-    return Fall(
-        turn.record.generation, rank, node, reason, turn.now.wall, cause="MOD_MISSING", remedy=remedy
-    )
+    return Fall(turn.record.generation, rank, node, reason, turn.now.wall, cause="MOD_MISSING", remedy=remedy)
 
 
 def _is_down(report: RankReport, *, by_itself: bool) -> bool:

@@ -176,6 +176,10 @@ def _rank_plan(
             margin_bytes=round(profile.memory.returned.margin_gib * GIB),
             hold_s=profile.memory.returned.hold_s,
             timeout_s=profile.memory.returned.timeout_s,
+            use_bytes=need_bytes(memory_lines(profile)) - round(profile.memory.reserve_gib * GIB),
+            load_spike_bytes=round(profile.memory.load_spike_gib * GIB),
+            floor_loading_bytes=round(profile.memory.floors_gib.loading * GIB),
+            floor_serving_bytes=round(profile.memory.floors_gib.serving * GIB),
         ),
     )
     return RankPlan(rank, node.id, node.name, node.address, engine.command, args, env, spec)

@@ -178,6 +178,8 @@ class Defaults:
     """Between two evictions of the page cache while loading."""
     evict_pressure_s: float = 10.0
     """The same under pressure: dropping a cache of 100 GiB takes a second of one core."""
+    evict_least_bytes: int = GIB
+    """Less cache than that is not worth the time."""
     threads_scan_s: float = 30.0
     """Between two looks for new kernel threads: a full look costs 13 µs a process."""
     gpu_look_s: float = 1.0

@@ -53,6 +53,13 @@ class MemoryNeed:
     margin_bytes: int = DEFAULTS.memory_margin_bytes
     hold_s: float = DEFAULTS.memory_hold_s
     timeout_s: float = DEFAULTS.memory_timeout_s
+    use_bytes: int = 0
+    """What of the need the rank takes itself: without the node's reserve."""
+    load_spike_bytes: int = 0
+    """0 when the profile does not say."""
+    floor_loading_bytes: int = DEFAULTS.memory_floor_bytes
+    """MemAvailable that must be left until the gang is ready, and from then on."""
+    floor_serving_bytes: int = DEFAULTS.memory_floor_bytes
 
 
 @dataclass(frozen=True, slots=True)

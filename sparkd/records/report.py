@@ -6,6 +6,7 @@ from typing import Any, Literal
 from sparkd.records.document import DeploymentSerial, Revision
 from sparkd.records.memory import Memory, Pressure
 from sparkd.records.rank import RankSpec
+from sparkd.records.verdict import Verdict
 
 RankState = Literal["starting", "running", "fallen", "stopping", "gone", "unkillable"]
 RankPhase = Literal["launching", "rendezvous", "loading", "warming", "serving"]
@@ -75,6 +76,16 @@ class RankReport:
     """Its processes in state T, in words: rank 0's own agent sees those of its node only."""
     mods_missing: str | None = None
     """Why it may not serve: a required mod that a process with a loaded model did not apply."""
+    condemned: "Condemned | None" = None
+    """Its node must be rid of it: the agent ends it, at the latest when the coordinator does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condemned:
+    """Why a node ends a rank for its memory: a verdict's id; the measured value, the floor and the phase."""
+
+    cause: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +119,11 @@ class Sample:
 
     memory: Memory | None = None
     pressure: Pressure = field(default_factory=Pressure)
+    gpu: dict[str, float] = field(default_factory=dict)
+    """Of the first GPU, in the units of its names; bytes for memory. What is unknown is left out."""
+    shed: str | None = None
+    """Why the rank here should get no new requests; None while it may."""
+    verdicts: tuple[Verdict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +249,8 @@ class ReportAnswer:
     newest: Revision
     renew: bool = False
     """The certificate of this connection nears its end: ask for the next one."""
+    serving: tuple[str, ...] = ()
+    """Ranks of this node whose gang is ready: a follower's log does not say so."""
 
 
 @dataclass(frozen=True, slots=True)

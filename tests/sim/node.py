@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from sparkd.clock import Instant
+from sparkd.records.defaults import DEFAULTS
 from sparkd.records.document import DeploymentSerial, Document, Revision
 from sparkd.records.intent import Descriptor, Intent
 from sparkd.records.memory import Memory
@@ -11,6 +12,7 @@ from sparkd.records.names import parse_rank_name
 from sparkd.records.rank import Address, MemoryNeed, Probe, RankSpec
 from sparkd.records.report import (
     Caller,
+    Condemned,
     Exit,
     Hello,
     LedgerRank,
@@ -34,6 +36,7 @@ from sparkd_agent.core.state import (
     GoneTold,
     Kill,
     LeaseGiven,
+    MemoryShort,
     RankChanged,
     SaveFences,
     Start,
@@ -60,6 +63,8 @@ class SimRank:
     """SIGKILL does not end it before (a process stuck in the kernel)."""
     dies_at: float | None = None
     warmed_at: float | None = None
+    condemned: Condemned | None = None
+    """Its node's memory does not bear it."""
     proved_at: float | None = None
     """Rank 0: when last a token came, which needs every rank."""
 
@@ -384,7 +389,14 @@ class SimNode:
             exit=rank.exit,
             fell=rank.fell,
             probe=probe,
+            condemned=rank.condemned,
         )
+
+    def starve(self, name: str, why: Condemned) -> None:
+        """As the watch condemns a rank: the coordinator has its time, then the agent ends it."""
+        self.ranks[name].condemned = why
+        self.later(DEFAULTS.memory_ask_s, lambda: self.apply(MemoryShort(name, why.reason)))
+        self.hurry()
 
 
 def light_specs(

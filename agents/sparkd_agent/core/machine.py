@@ -26,6 +26,7 @@ from sparkd_agent.core.state import (
     GoneTold,
     Kill,
     LeaseGiven,
+    MemoryShort,
     RankChanged,
     SaveFences,
     Start,
@@ -62,6 +63,8 @@ def step(core: Core, event: CoreEvent, now: Instant) -> Step:
             return _reconcile(_note_told(core, names))
         case EngineFrozen(name, reason):
             return _frozen(core, name, reason, now)
+        case MemoryShort(name, reason):
+            return _kill(core, name, reason)
 
 
 # Documents. -----------------------------------------------------------------------------------------
@@ -148,8 +151,16 @@ def _frozen(core: Core, name: str, reason: str, now: Instant) -> Step:
     rank = core.ranks.get(name)
     if rank is None or rank.stopping or now.mono < core.lease_until:
         return core, ()
+    return _kill(core, name, f"no coordinator, and the engine is frozen: {reason}")
+
+
+def _kill(core: Core, name: str, reason: str) -> Step:
+    """Of the agent's own accord, once; a fallen rank's remains get their last words."""
+    rank = core.ranks.get(name)
+    if rank is None or rank.stopping or rank.state in ("fallen", "gone"):
+        return core, ()
     core = replace(core, ranks={**core.ranks, name: replace(rank, stopping=True)})
-    return core, (Kill(name, f"no coordinator, and the engine is frozen: {reason}"),)
+    return core, (Kill(name, reason),)
 
 
 def _reconcile(core: Core) -> Step:

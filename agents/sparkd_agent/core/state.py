@@ -91,7 +91,15 @@ class EngineFrozen:
     reason: str
 
 
-CoreEvent = DocumentCame | LeaseGiven | RankChanged | StartFailed | GoneTold | EngineFrozen
+@dataclass(frozen=True, slots=True)
+class MemoryShort:
+    """The node's memory does not bear this rank any longer, and the coordinator had its time."""
+
+    name: str
+    reason: str
+
+
+CoreEvent = DocumentCame | LeaseGiven | RankChanged | StartFailed | GoneTold | EngineFrozen | MemoryShort
 
 
 # What it asks for, in this order: kill first, then write, then start. --------------------------------

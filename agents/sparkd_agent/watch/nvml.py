@@ -6,18 +6,16 @@ is the same ctypes calls with 6,000 lines around them, which would stay in the a
 """
 
 import ctypes
-import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from sparkd.detect.gpu import GpuLook, GpuProcess
 from sparkd.records.defaults import DEFAULTS, Defaults
+from sparkd_agent.watch.driver import LIBRARY
 
-_LIBRARY: Final = "libnvidia-ml.so.1"
 _SUCCESS, _INSUFFICIENT_SIZE, _VERSION_MISMATCH = 0, 7, 18
 _CLOCK_SM, _TEMPERATURE_GPU = 1, 0
 _TEXT_BYTES: Final = 96
@@ -108,7 +106,7 @@ class Nvml:
         )
 
 
-def open_nvml(library: str = _LIBRARY) -> Nvml | str:
+def open_nvml(library: str = LIBRARY) -> Nvml | str:
     """The library, or why there is none: no driver, or one that was updated under the running kernel."""
     try:
         nvml = ctypes.CDLL(library)
@@ -173,26 +171,3 @@ class GpuThread:
                 self.why = None
         finally:
             source.close()
-
-
-# Versions ---------------------------------------------------------------------------------------------
-
-
-def module_version(proc: Path = Path("/proc")) -> str | None:
-    """Of the loaded kernel module."""
-    try:
-        text = (proc / "driver" / "nvidia" / "version").read_text()
-    except OSError:
-        return None
-    found = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text, re.MULTILINE)
-    return found[1] if found else None
-
-
-def library_version(folders: tuple[Path, ...]) -> str | None:
-    """Of the library on disk: `libnvidia-ml.so.1` is a link to `libnvidia-ml.so.580.95.05`."""
-    for folder in folders:
-        target = (folder / _LIBRARY).resolve()
-        version = target.name.removeprefix("libnvidia-ml.so.")
-        if target.is_file() and "." in version:
-            return version
-    return None

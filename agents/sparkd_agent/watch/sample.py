@@ -54,6 +54,10 @@ class Sampler:
             sum(_NO_MEMORY in line for line in self.lines),
         )
 
+    def memory(self) -> Memory | None:
+        """Of this moment; another look is not disturbed."""
+        return parse_memory(self._meminfo.read())
+
     def cma(self) -> tuple[int | None, int | None]:
         """CmaTotal and CmaFree, bytes."""
         found = _meminfo(self._meminfo.read())

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sparkd.detect.gpu import GpuLook
-from sparkd_agent.watch.nvml import GpuThread, library_version, module_version, open_nvml
+from sparkd_agent.watch.driver import library_version, module_version
+from sparkd_agent.watch.nvml import GpuThread, open_nvml
 from tests.bed.gang import until
 
 LOOK = GpuLook(0.0, name="NVIDIA GB10", utilization=96.0)

@@ -1,4 +1,4 @@
-"""Group C of the reports, as far as a GPU's numbers tell: each fault, and the contrast that must stay quiet."""
+"""Group C of the reports, as far as a GPU's numbers tell: each fault, and the contrast that stays quiet."""
 
 from dataclasses import replace
 

@@ -1,0 +1,362 @@
+"""The watch: looks at the node, lets the detectors judge, and acts. It decides nothing itself.
+
+look ──> grade of the memory ──> evict: drop page cache
+  │                              shed:  `admit: false`
+  │                              end:   the coordinator has half a second, then the rank is killed here
+  └──> GPU, fabric, node ──────> verdicts, for people
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from sparkd.clock import Clock
+from sparkd.detect import fabric as fabric_of
+from sparkd.detect import gpu as gpu_of
+from sparkd.detect import node as node_of
+from sparkd.detect import plunge as plunge_of
+from sparkd.detect import thrash as thrash_of
+from sparkd.detect.gpu import Gpu, GpuLook
+from sparkd.detect.plunge import Plan, Plunge
+from sparkd.detect.thrash import GRADES, Floor, Thrash
+from sparkd.records.defaults import DEFAULTS, GIB, Defaults
+from sparkd.records.rank import MemoryNeed
+from sparkd.records.report import Condemned, RankPhase, Sample
+from sparkd.records.verdict import Severity, Verdict
+from sparkd_agent.watch import fabric
+from sparkd_agent.watch.cache import Cache
+from sparkd_agent.watch.sample import Sampler
+
+log = logging.getLogger("sparkd.agent")
+
+_LINES_KEPT: Final = 50
+"""Of the kernel's log, for verdicts."""
+_AT_ONCE: Final = frozenset({"MEMORY_CRITICAL", "MEMORY_PLUNGE", "HOST_WEDGE_NVRM"})
+"""Half a second is too long to ask anybody."""
+_REMEDY: Final = (
+    "lower gpu-memory-utilization, max-num-seqs or max-model-len, or the floor if it is too strict"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The rank of this node, as far as its memory goes."""
+
+    name: str
+    phase: RankPhase
+    loaded_s: float | None
+    """Seconds since its weights were loaded; None before."""
+    need: MemoryNeed
+    before: int | None
+    """MemAvailable when no rank existed yet."""
+    checkpoint: Path | None
+    moving: bool | None
+    """Whether the engine completes steps; None: not known here."""
+
+
+class Acts(Protocol):
+    """What the watch asks of its agent. None of it waits."""
+
+    def watched(self) -> Watched | None:
+        """The rank that runs here and is wanted."""
+        ...
+
+    def tell(self, kind: str, reason: str, rank: str | None) -> None: ...
+
+    def condemn(self, rank: str, why: Condemned, *, at_once: bool) -> None:
+        """End the rank for its node's memory: at once, or if the coordinator does not do it in time."""
+        ...
+
+
+class GpuReader(Protocol):
+    def looks(self, at: float) -> tuple[GpuLook, ...] | None: ...
+
+    def state(self, at: float) -> str | None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """Where the watch looks beside the sampler. `versions` are those of the driver's module and library;
+    `stale_shm` finds files in shared memory that nobody maps, and runs in a thread.
+    """
+
+    cache: Cache
+    gpu: GpuReader | None = None
+    interface: str | None = None
+    sys: Path = Path("/sys")
+    versions: Callable[[], tuple[str | None, str | None]] = lambda: (None, None)
+    stale_shm: Callable[[], list[tuple[str, int]]] = list
+
+
+class Watch:
+    """`sample` is what reports carry. Call `run` once, in the loop, and `make_room` before a rank starts."""
+
+    def __init__(
+        self, acts: Acts, sampler: Sampler, around: Surroundings, clock: Clock, limits: Defaults = DEFAULTS
+    ) -> None:
+        self._acts = acts
+        self._sampler = sampler
+        self._around = around
+        self._clock = clock
+        self._limits = limits
+        self._rank: str | None = None
+        self._thrash = Thrash()
+        self._plunge = Plunge()
+        self._gpus: dict[int, Gpu] = {}
+        self._fabric = fabric_of.Fabric()
+        self._fabric_at = self._node_at = self._evict_at = float("-inf")
+        self._at_loaded: int | None = None
+        self._node: tuple[Verdict, ...] = ()
+        self._stale: tuple[Verdict, ...] = ()
+        self._lines: tuple[str, ...] = ()
+        self._evicting: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+        self.late_s = 0.0
+        """How much later than it should have the last look came."""
+        self.looked_at = clock.now().mono
+        self._look = sampler.look(self.looked_at)
+        self.sample = self._told(None)
+
+    @property
+    def thrash(self) -> Thrash:
+        return self._thrash
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        due = self._clock.now().mono
+        while True:
+            self.late_s = max(0.0, self._clock.now().mono - due)
+            self.look()
+            pause = plunge_of.pause_s(self._thrash, self._plunge, self._limits)
+            due = self._clock.now().mono + pause
+            await asyncio.sleep(pause)
+
+    def look(self) -> None:
+        """One look, and all that follows from it."""
+        now = self.looked_at = self._clock.now().mono
+        self._look = self._sampler.look(now)
+        self._lines = (*self._lines, *self._sampler.lines)[-_LINES_KEPT:]
+        rank = self._acts.watched()
+        if (rank.name if rank else None) != self._rank:
+            self._begin(rank)
+        floor = floor_of(rank, self._limits)
+        before = self._thrash
+        self._thrash = thrash_of.observe(before, self._look, floor, self._limits)
+        if rank is not None:
+            self._guard(rank, floor)
+        self._act(before, rank, now)
+        self._look_around(rank, now)
+        self.sample = self._told(rank)
+
+    async def make_room(self, need: MemoryNeed, checkpoint: Path | None) -> None:
+        """Before a rank starts: what it needs must be free, not only available (case 1)."""
+        memory = self._look.memory
+        if memory is None or memory.free >= need.need_bytes:
+            return
+        await self._evict(
+            checkpoint, need.need_bytes, f"{_gib(need.need_bytes)} are needed by a rank that is to start"
+        )
+
+    async def close(self) -> None:
+        for task in (self._evicting, self._sweeping):
+            if task is not None:
+                task.cancel()
+        self._sampler.close()
+        if self._around.gpu is not None:
+            self._around.gpu.close()
+
+    # A rank's memory
+
+    def _begin(self, rank: Watched | None) -> None:
+        """Every rank is judged anew: the grade that ended the last one says nothing of the next."""
+        self._rank = rank.name if rank else None
+        if rank is not None:
+            self._thrash, self._plunge = Thrash(), Plunge()
+        self._fabric = fabric_of.Fabric()
+        self._fabric_at = float("-inf")
+        self._at_loaded = None
+
+    def _guard(self, rank: Watched, floor: Floor) -> None:
+        memory, limits = self._look.memory, self._limits
+        spiking = (
+            rank.loaded_s is not None and rank.loaded_s < limits.load_spike_s and rank.phase != "serving"
+        )
+        if not spiking:
+            self._at_loaded = None
+        elif self._at_loaded is None and memory is not None:
+            self._at_loaded = memory.available
+        need = rank.need
+        spike = need.load_spike_bytes or limits.load_spike_bytes
+        plan = Plan(rank.before, need.use_bytes, spike, self._at_loaded)
+        self._plunge = plunge_of.observe(self._plunge, self._look, floor, plan, limits)
+        if self._plunge.reason is not None:
+            self._condemn(rank, "MEMORY_PLUNGE", self._plunge.reason)
+
+    def _act(self, before: Thrash, rank: Watched | None, now: float) -> None:
+        grade, reason = self._thrash.grade, self._thrash.reason
+        if _sheds(self._thrash) and not _sheds(before) and rank is not None:
+            self._acts.tell("shed", f"{reason}; nothing enforces this until there is a gateway", rank.name)
+        elif _sheds(before) and not _sheds(self._thrash) and rank is not None:
+            self._acts.tell("admit", "memory is well above the floor again", rank.name)
+        if grade == "end" and rank is not None:
+            self._condemn(rank, self._thrash.verdict, reason)
+        memory = self._look.memory
+        cached = memory.available - memory.free if memory is not None else None
+        if GRADES.index(grade) >= GRADES.index("evict"):
+            if cached is None or cached >= self._limits.evict_least_bytes:
+                self._begin_evict(rank, None, reason, now, self._limits.evict_pressure_s)
+        elif rank is not None and rank.phase in ("launching", "rendezvous", "loading"):
+            spike = rank.need.load_spike_bytes
+            if memory is not None and memory.free < spike:
+                why = f"MemFree {_gib(memory.free)} is below the load spike of {_gib(spike)} ({rank.phase})"
+                self._begin_evict(rank, spike, why, now, self._limits.evict_s)
+
+    def _condemn(self, rank: Watched, cause: str, reason: str) -> None:
+        self._acts.condemn(rank.name, Condemned(cause, reason), at_once=cause in _AT_ONCE)
+
+    # Page cache
+
+    def _begin_evict(
+        self, rank: Watched | None, wanted: int | None, why: str, now: float, pause_s: float
+    ) -> None:
+        busy = self._evicting is not None and not self._evicting.done()
+        if busy or now - self._evict_at < pause_s:
+            return
+        self._evict_at = now
+        checkpoint = rank.checkpoint if rank is not None else None
+        self._evicting = asyncio.get_running_loop().create_task(self._evict(checkpoint, wanted, why))
+
+    async def _evict(self, checkpoint: Path | None, wanted: int | None, why: str) -> None:
+        """The checkpoint's own pages first; the whole cache if less than `wanted` (bytes) is free then."""
+        cache = self._around.cache
+        had = self._free()
+        if checkpoint is not None:
+            await asyncio.to_thread(cache.drop_checkpoint, checkpoint)
+        done = "dropped the checkpoint's pages"
+        free = self._free()
+        if wanted is None or free is None or free < wanted:
+            refused = await asyncio.to_thread(cache.drop_all)
+            done = "dropped the page cache" if refused is None else f"{done} only ({refused})"
+        freed = f"MemFree {_gib(had)} -> {_gib(self._free())}"
+        self._acts.tell("evict", f"{done}, {freed}: {why}", self._rank)
+
+    def _free(self) -> int | None:
+        memory = self._sampler.memory()
+        return None if memory is None else memory.free
+
+    # GPU, fabric, node
+
+    def _look_around(self, rank: Watched | None, now: float) -> None:
+        around = self._around
+        for look in (around.gpu.looks(now) or ()) if around.gpu is not None else ():
+            self._gpus[look.index] = gpu_of.observe(self._gpus.get(look.index, Gpu()), look, self._limits)
+        fabric_due = now - self._fabric_at >= self._limits.fabric_look_s
+        if rank is not None and around.interface is not None and fabric_due:
+            self._fabric_at = now
+            seen = fabric.look(around.interface, now, around.sys)
+            self._fabric = fabric_of.observe(self._fabric, seen, self._limits)
+        if now - self._node_at >= self._limits.node_look_s:
+            self._node_at = now
+            self._node = (
+                *node_of.other_killers(self._sampler.processes),
+                *node_of.cma(*self._sampler.cma()),
+                *node_of.driver(*around.versions()),
+            )
+            if rank is None and (self._sweeping is None or self._sweeping.done()):
+                self._sweeping = asyncio.get_running_loop().create_task(self._look_for_stale_shm())
+
+    async def _look_for_stale_shm(self) -> None:
+        self._stale = node_of.stale_shm(await asyncio.to_thread(self._around.stale_shm))
+
+    # What is told
+
+    def _told(self, rank: Watched | None) -> Sample:
+        around = self._around
+        silent = around.gpu.state(self.looked_at) if around.gpu is not None else None
+        return Sample(
+            self._look.memory,
+            self._sampler.pressure,
+            gpu={} if silent is not None else _numbers(self._gpus.get(0, Gpu())),
+            shed=self._thrash.reason if rank is not None and _sheds(self._thrash) else None,
+            verdicts=(
+                *memory_verdicts(self._thrash),
+                *(v for gpu in self._gpus.values() for v in self._judged(gpu, rank) if silent is None),
+                *fabric_of.verdicts(self._fabric, self._limits),
+                *self._node,
+                *self._stale,
+                *node_of.kernel_lines(self._lines),
+                *node_of.late(self.late_s, self._limits),
+                *(_gpu_unknown(silent) if silent is not None else ()),
+            ),
+        )
+
+    def _judged(self, gpu: Gpu, rank: Watched | None) -> tuple[Verdict, ...]:
+        return gpu_of.verdicts(gpu, moving=rank.moving if rank else None, limits=self._limits)
+
+
+def floor_of(rank: Watched | None, limits: Defaults = DEFAULTS) -> Floor:
+    """The profile's floor for the rank's phase; the default where nothing runs."""
+    if rank is None:
+        return Floor(limits.memory_floor_bytes, "no rank")
+    serving = rank.phase == "serving"
+    bytes_ = rank.need.floor_serving_bytes if serving else rank.need.floor_loading_bytes
+    return Floor(bytes_, rank.phase)
+
+
+def memory_verdicts(thrash: Thrash) -> tuple[Verdict, ...]:
+    if GRADES.index(thrash.grade) < GRADES.index("evict"):
+        return ()
+    severity = Severity.BLOCK if thrash.grade == "end" else Severity.WARN
+    titles = {
+        "UVM_THRASH": "no free memory, and a UVM thread is busy: a GB10 that is about to freeze",
+        "MEMORY_THRASH": "the kernel does not get memory free any more",
+        "MEMORY_CRITICAL": "hardly any memory is left",
+        "HOST_WEDGE_NVRM": "the GPU's driver gets no memory: the host is about to freeze",
+    }
+    title = titles.get(thrash.verdict, "memory is short")
+    return (Verdict(thrash.verdict, severity, title, evidence=thrash.reason, remedy=_REMEDY),)
+
+
+def _sheds(thrash: Thrash) -> bool:
+    return GRADES.index(thrash.grade) >= GRADES.index("shed")
+
+
+def _numbers(gpu: Gpu) -> dict[str, float]:
+    """The last look at the first GPU: a Spark has one. What is unknown is left out."""
+    if not gpu.looks:
+        return {}
+    last = gpu.looks[-1]
+    held = None
+    if last.processes is not None:
+        held = sum(process.bytes or 0 for process in last.processes)
+    shown = {
+        "utilization": last.utilization,
+        "sm_mhz": last.sm_mhz,
+        "watts": last.watts,
+        "celsius": last.celsius,
+        "memory_total": last.memory_total,
+        "memory_used": last.memory_used,
+        "memory_of_processes": held,
+    }
+    return {name: float(value) for name, value in shown.items() if value is not None}
+
+
+def _gpu_unknown(why: str) -> tuple[Verdict, ...]:
+    return (
+        Verdict(
+            "GPU_UNKNOWN",
+            Severity.WARN,
+            "nothing is known of the GPU",
+            evidence=why,
+            remedy="try nvidia-smi on this node; if it hangs too, reboot it",
+        ),
+    )
+
+
+def _gib(number: int | None) -> str:
+    return "unknown" if number is None else f"{number / GIB:.1f} GiB"
