@@ -5,6 +5,8 @@ here, so that whoever is refused gets to read why, and `nodes list` can show it.
 certificate.
 """
 
+import math
+
 from starlette.requests import Request
 
 from sparkd.clock import Clock
@@ -125,9 +127,10 @@ def _peer(request: Request) -> Peer:
 def _told_clock(scope: Scope) -> float | None:
     """The caller's own wall clock, from its header."""
     try:
-        return float(dict(scope["headers"])[CLOCK_HEADER.encode()])
+        told = float(dict(scope["headers"])[CLOCK_HEADER.encode()])
     except (KeyError, ValueError):
         return None
+    return told if math.isfinite(told) else None
 
 
 def in_words(seconds: float) -> str:

@@ -21,9 +21,27 @@ from sparkd.records.defaults import Defaults
 
 log = logging.getLogger("sparkd.coordinator")
 
+_TOLD_S: Final = 10.0
+_TOLD_PEERS: Final = 1000
 _HANDSHAKE: Final = 22
 _HEADER_BYTES: Final = 5
 _READ_BYTES: Final = 16 * 1024
+
+
+class Refusals:
+    """Tells of refused connections; strangers fill no log: a line in 10 s for each address."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, float] = {}
+
+    def note(self, peer: str, why: str, now: float) -> None:
+        """`now`: seconds on any clock that does not jump."""
+        if now - self._told.get(peer, -_TOLD_S) < _TOLD_S:
+            return
+        if len(self._told) >= _TOLD_PEERS:
+            self._told.clear()
+        self._told[peer] = now
+        log.warning("refused a connection from %s: %s", peer, why)
 
 
 class Secured(asyncio.Protocol):
@@ -34,11 +52,13 @@ class Secured(asyncio.Protocol):
         context: ssl.SSLContext,
         make_http: Callable[[Peer | None], BoundedH11],
         guests: Guests,
+        refusals: Refusals,
         limits: Defaults,
     ) -> None:
         self._context = context
         self._make_http = make_http
         self._guests = guests
+        self._refusals = refusals
         self._limits = limits
         self.peer = ""
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -135,8 +155,8 @@ class Secured(asyncio.Protocol):
 
     def _refuse(self, error: ssl.SSLError) -> None:
         """OpenSSL has put an alert into the outgoing bytes: the other end shall get to read it."""
-        said = error.reason or str(error)
-        log.warning("refused a connection from %s: %s", self.peer, said.replace("_", " ").lower())
+        why = (error.reason or str(error)).replace("_", " ").lower()
+        self._refusals.note(self.peer, why, asyncio.get_running_loop().time())
         self._is_deaf = True
         self.flush()
         if self.below is None or self.below.is_closing():

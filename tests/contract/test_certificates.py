@@ -209,6 +209,51 @@ def test_a_certificate_that_was_not_renewed_is_told_of_a_month_ahead(
     assert verdicts(coordinator, "spark-a") == []
 
 
+def test_strangers_do_not_fill_the_log(coordinator: SecureCoordinator) -> None:
+    for _ in range(20):
+        with pytest.raises(ssl.SSLError):
+            send_securely(coordinator.agents, "GET", "/", context=client_context(None))
+    assert (
+        coordinator.log.count("refused a connection from 127.0.0.1: peer did not return a certificate") == 1
+    )
+
+
+def shown(connection: "http.client.HTTPSConnection") -> x509.Certificate:
+    connection.connect()
+    der = connection.sock.getpeercert(binary_form=True)
+    assert der is not None
+    return x509.load_der_x509_certificate(der)
+
+
+def test_the_coordinator_renews_its_own_certificate_without_a_restart(tmp_path: Path) -> None:
+    one = SecureCoordinator(
+        tmp_path, {"a": "spark-a"}, {"certificate_life_s": 0.6, "certificate_look_s": 0.1}
+    )
+    one.start()
+    try:
+        identity = make_identity(tmp_path / "a", one.authority, "a")
+        context = client_context(identity)
+
+        def connect() -> "http.client.HTTPSConnection":
+            return http.client.HTTPSConnection("127.0.0.1", one.agents, context=context)
+
+        kept = connect()
+        first = shown(kept)
+        other = connect()
+
+        def is_new() -> bool:
+            other.close()
+            return shown(other).serial_number != first.serial_number
+
+        until(is_new, "another certificate")
+        for connection in (kept, other):
+            connection.request("GET", "/agent/v1/document")
+            assert connection.getresponse().status == 400, "both are served"
+            connection.close()
+    finally:
+        one.end()
+
+
 # What an agent makes of it.
 
 
