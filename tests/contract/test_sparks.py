@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from sparkd.records.document import Document
 from sparkd.records.memory import Memory
 from sparkd.records.report import Sample, TaskResult
 from tests.bed.builtin_plans import EIGHT_SPARKS, golden_file
-from tests.bed.coordinator import Coordinator
+from tests.bed.coordinator import PATIENCE_S, Coordinator
 from tests.bed.fake_agent import FakeAgent
 
 
@@ -37,6 +39,28 @@ def greeted(one: Coordinator) -> list[FakeAgent]:
     for agent, facts in zip(agents, EIGHT_SPARKS, strict=True):
         assert agent.hello(facts=facts).status == 200
     return agents
+
+
+@contextmanager
+def in_contact(one: Coordinator, samples: dict[str, Sample] | None = None) -> Iterator[None]:
+    """All eight say hello and then report, by a thread of their own: a command takes longer than a lease."""
+    agents = greeted(one)
+    told, stop = threading.Event(), threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(0.0 if not told.is_set() else 0.5):
+            for agent in agents:
+                assert agent.report(sample=(samples or {}).get(agent.node)).status == 200
+            told.set()
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        assert told.wait(PATIENCE_S)
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def sparkd(one: Coordinator, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -59,11 +83,11 @@ def document(agent: FakeAgent) -> Document:
 
 
 def test_the_plan_of_the_pro_model_is_eight_commands_and_a_sum(eight: Coordinator) -> None:
-    greeted(eight)
-    done = sparkd(eight, "plan", "mimo-v2.5-pro")
+    with in_contact(eight):
+        done = sparkd(eight, "plan", "mimo-v2.5-pro")
+        variant = sparkd(eight, "plan", "mimo-v2.5-pro", "--variant", "mtp", "-o", "json")
     assert done.returncode == 0, done.stderr
     assert done.stdout == golden_file("mimo-v2.5-pro", None).read_text()
-    variant = sparkd(eight, "plan", "mimo-v2.5-pro", "--variant", "mtp", "-o", "json")
     assert variant.returncode == 0, variant.stderr
     ranks = json.loads(variant.stdout)["ranks"]
     assert [rank["node"] for rank in ranks] == [facts.name for facts in EIGHT_SPARKS]
@@ -74,14 +98,14 @@ def test_the_plan_of_the_pro_model_is_eight_commands_and_a_sum(eight: Coordinato
 
 
 def test_memory_that_is_not_there_blocks_until_it_is_waived(eight: Coordinator) -> None:
-    agents = greeted(eight)
-    busy = Sample(Memory(EIGHT_SPARKS[2].memory_total, 60 << 30, 1 << 30))
-    assert agents[2].report(sample=busy).status == 200
-    done = sparkd(eight, "plan", "mimo-v2.5-pro")
+    third = EIGHT_SPARKS[2]
+    busy = Sample(Memory(third.memory_total, 60 << 30, 1 << 30))
+    with in_contact(eight, {third.id: busy}):
+        done = sparkd(eight, "plan", "mimo-v2.5-pro")
+        waived = sparkd(eight, "plan", "mimo-v2.5-pro", "--force", "MEMORY_AVAILABLE")
     assert done.returncode == 1
     assert "MEMORY_AVAILABLE" in done.stdout
     assert "= 96.6 GiB, and spark-3 has 60.0 GiB available" in done.stdout
-    waived = sparkd(eight, "plan", "mimo-v2.5-pro", "--force", "MEMORY_AVAILABLE")
     assert waived.returncode == 0
     assert "MEMORY_AVAILABLE" in waived.stdout
 
@@ -137,12 +161,15 @@ def test_a_drafter_with_a_defect_starts_nothing_and_names_it(eight: Coordinator)
 def test_a_bf16_drafter_beside_fp8_is_refused_with_the_arithmetic_and_its_variants_are_not(
     eight: Coordinator,
 ) -> None:
-    greeted(eight)
     bf16 = ("--set", "engine.args.speculative-config.kv_cache_dtype=bfloat16")
-    refused = sparkd(eight, "plan", "mimo-v2.5-dflash", *bf16)
-    assert refused.returncode == 1
+    with in_contact(eight):
+        refused = sparkd(eight, "plan", "mimo-v2.5-dflash", *bf16)
+        ways_out = [
+            sparkd(eight, "plan", "mimo-v2.5-dflash", "--variant", variant)
+            for variant in ("bf16-draft", "bf16-draft-pages")
+        ]
+    assert refused.returncode == 1, refused.stderr
     assert "KV_FIT" in refused.stdout
     assert "takes 19.4 GiB for 5.6 GiB of content" in refused.stdout
-    for way_out in ("bf16-draft", "bf16-draft-pages"):
-        done = sparkd(eight, "plan", "mimo-v2.5-dflash", "--variant", way_out)
-        assert done.returncode == 0, done.stdout
+    for done in ways_out:
+        assert done.returncode == 0, done.stdout + done.stderr
