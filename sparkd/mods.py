@@ -49,8 +49,10 @@ def ask_mods(
         if last.startswith("there is no mod "):
             raise NotFound(last)
         raise UsageError(f"{python}: the mods could not be read there: {last}")
-    answer: dict[str, Any] = msgspec.json.decode(done.stdout)
-    return answer
+    try:
+        return msgspec.json.decode(done.stdout, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"{python}: is no python: it answered nothing that can be read") from error
 
 
 def _absolute(python: str) -> str:

@@ -30,6 +30,13 @@ def test_a_half_that_never_comes_fails_the_load(inside: Inside, layer: str, kind
         inside.call("fused_qkv.whole", mlp="weight_scale_inv", drop=dropped)
 
 
+def test_upstream_alone_refuses_or_keeps_uninitialised_memory(inside: Inside) -> None:
+    silent = inside.call("fused_qkv.upstream_alone", scale_name="weight_scale")
+    assert "model.layers.0.self_attn.qkv_proj.weight unloaded" in silent
+    (refused,) = inside.call("fused_qkv.upstream_alone", scale_name="weight_scale_inv")
+    assert refused.startswith(("KeyError", "ValueError", "AssertionError")), refused
+
+
 def test_an_unheard_of_order_is_refused(inside: Inside) -> None:
     with pytest.raises(AssertionError, match="the fused QKV order is `plain` or `interleaved`, not 'sorted'"):
         inside.call("fused_qkv.whole", order="sorted")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparkd.engine.plugin import ModLine, read_mod_line
+from sparkd_agent.procfs import ProcFs
 from tests.bed.local_set import Bed, Deployment, ask, local_bed
 
 ROOT = Path(__file__).parents[3]
@@ -38,6 +40,7 @@ def register():
 LAUNCHER = """#!{here} -I
 import json
 import os
+import signal
 import sys
 
 env = os.environ
@@ -98,6 +101,10 @@ def test_two_ranks_answer_as_one_does_and_their_workers_told_of_the_mods(bed: Be
         worker = deployment.process(rank, "VLLM::Worker")
         mine = [line for line in told(bed, deployment, rank) if line.pid == worker.pid]
         assert {line.mod for line in mine if line.state == "applied"} == set(MODS)
+        # The plug-in's other duty: every one of them can be asked for its stacks.
+        essential = [one for one in deployment.processes(rank) if one.title.startswith("VLLM::")]
+        assert essential
+        assert all(ProcFs().catches(one.pid, signal.SIGUSR2) for one in essential)
     deployment.down()
 
 

@@ -1,6 +1,7 @@
 """The main model: every rank gets its rows, and nothing stays unloaded."""
 
 import torch
+from vllm.model_executor.models import mimo_v2
 from vllm.model_executor.models.mimo_v2 import MiMoV2ForCausalLM
 
 from inside import toy
@@ -92,6 +93,21 @@ def whole(
             model = toy.build(MiMoV2ForCausalLM, made, rank, 2)
             wrong += load(model, tensors, rank, 2) + differing(model, plain, scale_name, rank, 2)
     return wrong
+
+
+def upstream_alone(scale_name: str) -> list[str]:
+    """What becomes of the same checkpoint without the mod."""
+    changed = (mimo_v2.MiMoV2Model, mimo_v2.MiMoV2FlashForCausalLM)
+    kept = [one.load_weights for one in changed]
+    try:
+        for one in changed:
+            one.load_weights = one.load_weights.__wrapped__
+        return whole(scale_name=scale_name)
+    except Exception as error:  # noqa: BLE001 - the versions refuse it each in their own way
+        return [f"{type(error).__name__}: {error}"]
+    finally:
+        for one, function in zip(changed, kept, strict=True):
+            one.load_weights = function
 
 
 def not_quantised() -> None:
