@@ -287,7 +287,8 @@ def _runtime(node: NodeFacts, image: str | None) -> RuntimeName:
         if runtime in node.runtimes:
             return runtime
     offered = ", ".join(node.runtimes) or "none"
-    raise UsageError(f"node {node.name} cannot run ranks by {' or '.join(wanted)} (it has: {offered})")
+    why = "".join(f"; {limit}" for limit in node.limits)
+    raise UsageError(f"node {node.name} cannot run ranks by {' or '.join(wanted)} (it has: {offered}){why}")
 
 
 def _api_host(profile: Profile, head: NodeFacts) -> str:

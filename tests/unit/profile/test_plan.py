@@ -229,6 +229,9 @@ def test_nodes_that_cannot_carry_the_layout_are_refused() -> None:
         plan_of(intent_of(), (spark(1, engines=()), SPARKS[1]))
     with pytest.raises(UsageError, match="cannot run ranks by docker"):
         plan_of(replace(intent_of(), image="vllm:1"))
+    unable = spark(1, runtimes=(), limits=("it starts no rank: set rank.user in agent.toml",))
+    with pytest.raises(UsageError, match=r"\(it has: none\); it starts no rank: set rank\.user"):
+        plan_of(intent_of(), (unable, SPARKS[1]))
 
 
 @pytest.mark.parametrize(
