@@ -28,6 +28,8 @@ CAPABILITIES: Final = (
 )
 """As `sparkd-agent.service` keeps them."""
 
+_BECOME: Final = 1 << 6 | 1 << 7
+"""CAP_SETGID and CAP_SETUID."""
 BY_THE_UNIT: Final = "run it as root, by sparkd-agent.service"
 GRANT_IT: Final = "sparkd-agent.service asks for it, the machine or its container must grant it"
 
@@ -39,6 +41,8 @@ class Privileges:
     """Names of `CAPABILITIES`."""
     systemd: bool
     """Whether PID 1 of this node is systemd."""
+    becomes_others: bool = True
+    """Whether a process of it can become another user: `sparkd-agent.service` takes that away."""
     lingers: bool = True
     """Whether the agent's user stays logged in for systemd-logind; False only where that matters."""
 
@@ -70,6 +74,7 @@ def look(proc: Path = Path("/proc"), root: Path = Path("/")) -> Privileges:
         root=uid == 0,
         held=frozenset(one.name for one in CAPABILITIES if mask >> one.bit & 1),
         systemd=systemd,
+        becomes_others=mask & _BECOME == _BECOME,
         lingers=uid == 0 or not systemd or _lingers(uid, root),
     )
 
@@ -98,8 +103,16 @@ def offer(config: AgentConfig, privileges: Privileges) -> Offer:
             "systemd-logind removes the shared memory of its ranks when its user logs out (RemoveIPC): "
             "loginctl enable-linger"
         )
-    runtimes = tuple(name for name in wanted if name != "systemd" or without is None)
-    return Offer(runtimes, account, tuple(limits))
+    possible = {"systemd": without is None, "process": _can_be(account, privileges)}
+    if not possible["process"] and wanted == ("process",):
+        limits.append(
+            "its ranks cannot be plain processes of another user (no CAP_SETUID): leave out rank.runtime"
+        )
+    return Offer(tuple(name for name in wanted if possible[name]), account, tuple(limits))
+
+
+def _can_be(account: Account | None, privileges: Privileges) -> bool:
+    return account is None or account.uid == 0 or privileges.becomes_others
 
 
 def _account(config: AgentConfig) -> Account:

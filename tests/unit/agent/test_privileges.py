@@ -100,6 +100,14 @@ def test_the_configuration_can_name_the_only_runtime() -> None:
     told(made, "no units of systemd")
 
 
+def test_plain_processes_of_another_user_need_what_the_unit_takes_away() -> None:
+    by_the_unit = replace(ROOT, becomes_others=False)
+    other = replace(CONFIG, rank_user="daemon")
+    assert offer(other, by_the_unit) == replace(offer(other, ROOT), runtimes=("systemd",))
+    assert offer(CONFIG, by_the_unit).runtimes == ("systemd", "process"), "root stays root"
+    told(offer(replace(other, rank_runtime="process"), by_the_unit), "leave out rank.runtime")
+
+
 def test_a_user_whose_shared_memory_goes_at_logout_is_told() -> None:
     lasting = offer(CONFIG, USER).limits
     passing = offer(CONFIG, replace(USER, lingers=False))
@@ -131,7 +139,11 @@ def proc_with(folder: Path, uid: int, capabilities: int) -> Path:
 def test_the_effective_user_and_capabilities_count(tmp_path: Path) -> None:
     (tmp_path / "root" / "run/systemd/system").mkdir(parents=True)
     held = look(proc_with(tmp_path, 0, 1 << 5 | 1 << 34), tmp_path / "root")
-    assert held == Privileges(root=True, held=frozenset({"kill", "syslog"}), systemd=True)
+    assert held == Privileges(True, frozenset({"kill", "syslog"}), systemd=True, becomes_others=False)
+
+
+def test_becoming_another_user_takes_two_capabilities(tmp_path: Path) -> None:
+    assert look(proc_with(tmp_path, 0, 1 << 6 | 1 << 7), tmp_path).becomes_others
 
 
 def test_no_systemd_where_it_is_not_pid_1(tmp_path: Path) -> None:
