@@ -38,13 +38,13 @@ chaos: venv
 real: vllm
 	$(PYTEST) -m vllm tests/contract
 
-# Other versions of vLLM, for the mods: 450 MB to fetch once, kept outside the repository.
+# Other versions of vLLM, for the mods and for flags and variables: 450 MB to fetch once, kept outside the repository.
 VERSIONS := $(or $(SPARKD_VLLM_VERSIONS),$(HOME)/.cache/sparkd-tests/vllm)
 vllm-versions: vllm
 	tests/bed/install-vllm-sources.sh .venv-vllm "$(VERSIONS)"
 
 mods: vllm-versions
-	SPARKD_VLLM_VERSIONS="$(VERSIONS)" $(PYTEST) -m mods tests/contract/mods
+	SPARKD_VLLM_VERSIONS="$(VERSIONS)" $(PYTEST) -m mods tests/contract/mods tests/contract/engine
 
 test: lint unit contract real mods
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lay out other versions of vLLM beside .venv-vllm, for the tests of mods: install-vllm-sources.sh VENV DIR
+# Lay out other versions of vLLM beside .venv-vllm, for the tests of mods and flags: install-vllm-sources.sh VENV DIR
 #
 # DIR/0.24.0 is that version's own CPU build: it pins an older torch, but its Python classes run on this one.
 # DIR/0.33.0 has no CPU build yet: the Python sources of its wheel, over the compiled parts of VENV's vLLM.
@@ -27,6 +27,13 @@ if [ ! -e "$target/torchvision/complete" ]; then
     rm -rf "$target/torchvision"
     "${pip[@]}" install -q --no-deps --target "$target/torchvision" torchvision==0.28.0
     touch "$target/torchvision/complete"
+fi
+
+# Of 0.33's command line.
+if [ ! -e "$target/orjson/complete" ]; then
+    rm -rf "$target/orjson"
+    "${pip[@]}" install -q --no-deps --target "$target/orjson" orjson
+    touch "$target/orjson/complete"
 fi
 
 if [ ! -e "$target/0.33.0/complete" ]; then
