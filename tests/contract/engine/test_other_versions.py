@@ -14,6 +14,7 @@ from sparkd.engine.release_table import VARIABLES
 from sparkd.engine.releases import flag_missing, variable_missing
 from sparkd.engine.versions import VersionRange
 from tests.bed.builtin_plans import builtin_names, builtin_plan
+from tests.bed.kv_cases import kv_cases, kv_differences
 
 REPOSITORY = Path(__file__).parents[3]
 ENGINE = REPOSITORY / ".venv-vllm" / "bin" / "python"
@@ -84,3 +85,7 @@ def test_it_reads_the_commands_of_the_profiles_that_state_it(version: str) -> No
     lines = list(chain.from_iterable([list(rank.spec.args) for rank in plan.ranks] for plan in stating))
     results = json.loads(run(version, "parse_vllm_args.py", json.dumps(lines)))
     assert [result for result in results if isinstance(result, str)] == []
+
+
+def test_a_request_costs_what_the_newest_planner_bills() -> None:
+    assert kv_differences(json.loads(run("0.33.0", "plan_kv.py", json.dumps(kv_cases())))) == []

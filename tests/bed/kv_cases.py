@@ -1,0 +1,79 @@
+"""Models of which vLLM's page planner and ours are asked what a request takes."""
+
+import random
+from fractions import Fraction
+from typing import Any
+
+from sparkd.profile.kv import Kind, request_bytes
+
+
+def _mimo(target: str, draft: str | None, blocks: tuple[int, int], layout: str) -> dict[str, Any]:
+    """MiMo-V2.5 at TP=2, alone or with its DFlash drafter: one request of a million tokens."""
+    common = {"key": 192, "value": 128, "dtype": target, "block": blocks[0]}
+    layers = [{"count": 9, "heads": 2} | common, {"count": 39, "heads": 4, "window": 128} | common]
+    if draft is not None:
+        own = {"count": 5, "heads": 4, "key": 128, "value": 128, "window": 1024, "dtype": draft}
+        layers.append(own | {"block": blocks[1]})
+    return {"layers": layers, "layout": layout, "length": 1_000_000, "in_flight": 4096}
+
+
+def _any_case(dice: random.Random) -> dict[str, Any]:
+    block = dice.choice([16, 32, 64])
+    dtypes = ("bfloat16", "float8_e4m3fn")
+    target = dice.choice(dtypes)
+
+    def layers(most: int, window: int | None, dtype: str, own_block: int) -> dict[str, Any]:
+        return {
+            "count": dice.randint(1, most),
+            "heads": dice.choice([1, 2, 4, 8]),
+            "key": dice.choice([128, 192]),
+            "value": 128,
+            "window": window,
+            "dtype": dtype,
+            "block": own_block,
+        }
+
+    kinds = [layers(40, None, target, block), layers(60, 128, target, block)]
+    kinds.append(layers(8, 1024, dice.choice(dtypes), dice.choice([16, block])))
+    return {
+        "layers": kinds[: dice.choice([1, 2, 3, 3])],
+        "layout": dice.choice(["LBNHC", "BLNHC"]),
+        "length": dice.choice([4096, 131_072, 1_000_000]),
+        "in_flight": dice.choice([2048, 16_384]),
+    }
+
+
+def _ours(case: dict[str, Any]) -> int:
+    kinds = [
+        Kind(
+            count=layers["count"],
+            heads=layers["heads"],
+            key=layers["key"],
+            value=layers["value"],
+            window=layers.get("window"),
+            value_bytes=Fraction(2 if layers["dtype"] == "bfloat16" else 1),
+            block=layers["block"],
+        )
+        for layers in case["layers"]
+    ]
+    return request_bytes(kinds, case["length"], case["in_flight"], packed=case["layout"].startswith("B"))
+
+
+def kv_cases() -> list[dict[str, Any]]:
+    """Input of `plan_kv.py`: MiMo with and without its drafter, and 200 models by chance."""
+    dice = random.Random(20)
+    bf16, fp8 = "bfloat16", "float8_e4m3fn"
+    return [
+        _mimo(bf16, None, (16, 16), "LBNHC"),
+        _mimo(fp8, bf16, (16, 16), "LBNHC"),
+        _mimo(fp8, fp8, (16, 16), "LBNHC"),
+        _mimo(fp8, bf16, (32, 16), "LBNHC"),
+        _mimo(fp8, bf16, (32, 32), "BLNHC"),
+        *(_any_case(dice) for _ in range(200)),
+    ]
+
+
+def kv_differences(billed: list[int]) -> list[tuple[dict[str, Any], int, int]]:
+    """Where vLLM bills something else than we do: the case, ours, vLLM's."""
+    pairs = zip(kv_cases(), billed, strict=True)
+    return [(case, _ours(case), theirs) for case, theirs in pairs if _ours(case) != theirs]
