@@ -68,12 +68,12 @@ def driver(module: str | None, library: str | None) -> tuple[Verdict, ...]:
     )
 
 
-def stale_shm(files: Iterable[tuple[str, int]]) -> tuple[Verdict, ...]:
+def stale_shm(files: Iterable[tuple[str, int]], limits: Defaults = DEFAULTS) -> tuple[Verdict, ...]:
     """Files that an engine left in shared memory and that nobody maps (case 13): path and bytes."""
     left = sorted(files, key=lambda one: -one[1])
-    if not left:
-        return ()
     size = sum(count for _, count in left) / GIB
+    if size * GIB < limits.stale_shm_bytes:
+        return ()
     shown = ", ".join(name for name, _ in left[:5])
     return (
         Verdict(

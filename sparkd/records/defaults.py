@@ -197,6 +197,8 @@ class Defaults:
     fabric_window_s: float = 300.0
     node_look_s: float = 60.0
     """For what changes when somebody installs something: other killers, drivers, stale shared memory."""
+    stale_shm_bytes: int = 256 * MIB
+    """Less that nobody maps is not worth a word: every killed engine leaves some MiB."""
     watch_late_s: float = 1.0
     """The agent's own look came so much later than it should have: it does not get to run itself."""
 

@@ -33,6 +33,7 @@ def test_stale_shared_memory() -> None:
     assert "vllm_offload_2510ed76.mmap" in verdict.evidence
     assert "and 3 more" in verdict.evidence
     assert not stale_shm([])
+    assert not stale_shm([("psm_1", GIB // 100)])
 
 
 def test_a_late_agent() -> None:

@@ -1,0 +1,209 @@
+"""Real pressure on a node's memory, bounded: a rank that eats, and one that thrashes in a control group.
+
+The floor of the rank is set above or just below what the machine has: nothing else here is short of memory.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparkd.records.defaults import GIB, MIB
+from sparkd.records.rank import MemoryNeed, RankSpec
+from sparkd.records.report import Condemned
+from sparkd_agent.local_socket import ask
+from sparkd_agent.watch.sample import parse_memory
+from tests.bed.agent_process import AgentProcess, ScriptedCoordinator, until
+from tests.bed.ranks import rank_spec
+
+LEAST_BYTES = 6 * GIB
+"""MemAvailable never falls below this here: other work runs on the machine."""
+EATEN_BYTES = 5 * GIB
+"""At most; 2 GiB above the floor's distance, so that a deaf agent is seen and nobody is hurt."""
+GROUP_BYTES = 96 * MIB
+FILE_BYTES = 384 * MIB
+
+EATER = """#!{python} -IS
+import mmap, os, time
+print("the eater is up", flush=True)
+while not os.path.exists({go!r}):
+    time.sleep(0.02)
+held, step, begun = [], 32 << 20, time.monotonic()
+while len(held) * step < {most}:
+    block = mmap.mmap(-1, step)
+    block[::4096] = b"x" * (step // 4096)
+    held.append(block)
+    time.sleep(max(0.0, begun + len(held) * step / {speed} - time.monotonic()))
+print("the eater is full", flush=True)
+time.sleep(3600)
+"""
+
+THRASHER = """#!{python} -IS
+import mmap, os, time
+print("the thrasher is up", flush=True)
+while not os.path.exists({go!r}):
+    time.sleep(0.02)
+with open({group!r}, "w") as group:
+    group.write(str(os.getpid()))
+with open({file!r}, "rb") as file:
+    pages = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+print("the thrasher thrashes", time.monotonic(), flush=True)
+total = 0
+while True:
+    for at in range(0, len(pages), 4096):
+        total += pages[at]
+"""
+
+
+def available() -> int:
+    memory = parse_memory(Path("/proc/meminfo").read_bytes())
+    assert memory is not None
+    return memory.available
+
+
+@dataclass
+class Story:
+    """What was seen from outside while a rank was ended. Bytes, seconds."""
+
+    condemned: Condemned
+    lowest: int
+    took: float
+    """From the beginning of the trouble until the rank was gone."""
+    answers: list[float] = field(default_factory=list)
+    """How long the agent took to say how it is."""
+    events: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.condemned.cause} after {self.took:.1f} s, MemAvailable at least "
+            f"{self.lowest / GIB:.2f} GiB, slowest status {max(self.answers):.3f} s: {self.condemned.reason}"
+        )
+
+
+class Observer(threading.Thread):
+    """Asks the agent for its status and measures, ten times a second."""
+
+    def __init__(self, socket: Path) -> None:
+        super().__init__(daemon=True)
+        self._socket = socket
+        self._over = threading.Event()
+        self.lowest = available()
+        self.answers: list[float] = []
+
+    def run(self) -> None:
+        while not self._over.wait(0.1):
+            begun = time.monotonic()
+            ask(self._socket, {"ask": "status"})
+            self.answers.append(time.monotonic() - begun)
+            self.lowest = min(self.lowest, available())
+
+    def end(self) -> None:
+        self._over.set()
+        self.join(30.0)
+
+
+@dataclass
+class PressedNode:
+    """One agent with one rank, which waits for the word to begin."""
+
+    agent: AgentProcess
+    script: ScriptedCoordinator
+    spec: RankSpec
+
+    @property
+    def _go(self) -> Path:
+        return self.agent.folder / "go"
+
+    def quiet_for(self, seconds: float) -> None:
+        """The rank lives, however low the floor makes the node look."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            report = self.script.later()
+            assert [(rank.state, rank.condemned) for rank in report.ranks] == [("running", None)]
+
+    def begin(self) -> Story:
+        """Give the word, and wait until the rank is gone."""
+        observer = Observer(self.agent.folder / "agent.sock")
+        observer.start()
+        begun = time.monotonic()
+        self._go.touch()
+        try:
+            gone = self.script.rank(self.spec.name, "gone")
+            took = time.monotonic() - begun
+        finally:
+            observer.end()
+        assert gone.condemned is not None, gone
+        events = {one.kind: one.reason for report in tuple(self.script.reports) for one in report.events}
+        return Story(gone.condemned, observer.lowest, took, observer.answers, events)
+
+
+@contextmanager
+def pressed_node(folder: Path, engine: str, floor: int, **names: object) -> Iterator[PressedNode]:
+    """A real agent whose engine is one of the programs above; the coordinator is silent about the memory."""
+    need = MemoryNeed(floor_loading_bytes=floor, floor_serving_bytes=floor)
+    spec = rank_spec("sparkd-t-g1-r0", memory=need)
+    with ScriptedCoordinator() as script:
+        agent = AgentProcess(folder, script.url)
+        agent.start()
+        values = {"python": sys.executable, "go": str(folder / "go"), **names}
+        (folder / "engine").write_text(engine.format(**values))
+        try:
+            until(lambda: script.hellos, "a hello")
+            script.publish(1, ranks=(spec,))
+            script.rank(spec.name, "running")
+            yield PressedNode(agent, script, spec)
+        finally:
+            script.publish(2)
+            with contextlib.suppress(AssertionError):
+                until(lambda: not agent.rank_pids(), "the rank to end")
+            agent.end()
+
+
+def eat(folder: Path, speed: float) -> tuple[Story, int]:
+    """A rank that takes `speed` bytes a second towards a floor 3 GiB below what is available; the floor."""
+    floor = available() - 3 * GIB
+    assert floor - 2 * GIB >= LEAST_BYTES, "this machine has too little memory to spare"
+    with pressed_node(folder, EATER, floor, most=EATEN_BYTES, speed=speed) as node:
+        node.quiet_for(2.0)
+        return node.begin(), floor
+
+
+def thrash(folder: Path, group: Path) -> Story:
+    """A rank whose mapped file is four times as large as the control group lets it have."""
+    file = folder / "weights"
+    with file.open("wb") as weights:
+        for _ in range(FILE_BYTES // MIB):
+            weights.write(b"w" * MIB)
+        weights.flush()
+        os.fsync(weights.fileno())
+        # Pages in the cache belong to the group of whoever read them first: here to nobody.
+        os.posix_fadvise(weights.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with pressed_node(
+        folder, THRASHER, available() + 4 * GIB, group=str(group / "cgroup.procs"), file=str(file)
+    ) as node:
+        node.quiet_for(6.0)
+        return node.begin()
+
+
+@contextmanager
+def memory_group(name: str) -> Iterator[Path]:
+    """A control group with little memory, of either version. Raises OSError where none can be made."""
+    root = Path("/sys/fs/cgroup")
+    first = root / "memory" if (root / "memory").is_dir() else root
+    group = first / name
+    group.mkdir()
+    limit = "memory.limit_in_bytes" if first.name == "memory" else "memory.max"
+    try:
+        (group / limit).write_text(str(GROUP_BYTES))
+        yield group
+    finally:
+        end = time.monotonic() + 10.0
+        while group.exists() and time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                group.rmdir()
+            time.sleep(0.05)
