@@ -1,5 +1,6 @@
 """The agent's own configuration: `agent.toml`. It names the only interpreters that this node starts."""
 
+import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,7 @@ from urllib.parse import urlsplit
 
 from sparkd.errors import UsageError
 
+_LOOPBACK = re.compile(r"127(\.\d{1,3}){3}|::1|localhost")
 ENGINE_MODULE = ("-m", "vllm.entrypoints.cli.main")
 """What an engine's python is started with: the same as the `vllm` script, which may lie elsewhere."""
 RUNTIMES = ("systemd", "process")
@@ -108,7 +110,7 @@ def _credentials(path: Path, coordinator: dict[str, Any]) -> dict[str, Path]:
     if schemes != {"http"}:
         raise UsageError(f"{path}: coordinator.urls: all http:// or all https://")
     for url in urls:
-        if not (url.hostname or "").startswith("127.") and url.hostname not in ("localhost", "::1"):
+        if not _LOOPBACK.fullmatch(url.hostname or ""):
             raise UsageError(
                 f"{path}: coordinator.urls: {url.geturl()} would send the token over a network: use https"
             )

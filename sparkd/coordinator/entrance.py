@@ -5,6 +5,7 @@ here, so that whoever is refused gets to read why, and `nodes list` can show it.
 certificate.
 """
 
+import logging
 import math
 
 from starlette.requests import Request
@@ -19,6 +20,8 @@ from sparkd.errors import CertificateRefused, ClockOff
 from sparkd.records.defaults import Defaults
 from sparkd.records.names import CLOCK_HEADER
 from sparkd.records.verdict import Severity, Verdict
+
+log = logging.getLogger("sparkd.coordinator")
 
 
 class Entrance:
@@ -96,13 +99,17 @@ class Entrance:
 
     def _note(self, node: str, error: CertificateRefused) -> None:
         clock = isinstance(error, ClockOff)
-        self.verdicts[node] = Verdict(
+        verdict = Verdict(
             "CLOCK_OFF" if clock else "CERTIFICATE_REFUSED",
             Severity.BLOCK,
             str(error),
             evidence=f"last tried at {rfc3339(self._clock.now().wall)}",
             remedy="set its clock; `timedatectl` on it shows whether it is kept" if clock else "",
         )
+        known = self.verdicts.get(node)
+        if known is None or known.id != verdict.id:
+            log.warning("node %s stays outside: %s", node, error)
+        self.verdicts[node] = verdict
 
     def _look_ahead(self, node: str, peer: Peer) -> None:
         """It comes in; whether it will for long is told in time."""

@@ -99,6 +99,8 @@ def test_an_expired_certificate(coordinator: SecureCoordinator, tmp_path: Path) 
     (verdict,) = verdicts(coordinator, "spark-a")
     assert verdict["id"] == "CERTIFICATE_REFUSED"
     assert verdict["title"] == answer.json["detail"]
+    assert say_hello(coordinator, identity, "a").status == 403
+    assert coordinator.log.count("node a stays outside: certificate refused") == 1
 
 
 def test_a_certificate_refused_for_a_clock_names_the_clock(

@@ -26,7 +26,7 @@ def test_the_agent_reads_what_is_written(paths: Paths, name: str) -> None:
     assert (config.name, config.address, config.fabric_address) == ("local-2", "127.0.0.1", "127.0.0.2")
     assert (config.urls, config.holder, config.local) == (("http://127.0.0.1:4711",), "holder-1", True)
     assert file.stat().st_mode & 0o777 == 0o600
-    local_config.write_agent_config(paths, 1, "http://x", "h", machinery)
+    local_config.write_agent_config(paths, 1, "http://127.0.0.1:1", "h", machinery)
     assert local_config.written_machinery(paths) == machinery
 
 
@@ -35,7 +35,7 @@ def test_ids_holder_and_token_are_minted_once(paths: Paths) -> None:
 
     def written() -> tuple[str, str, str]:
         holder = local_config.write_holder(paths, 2)
-        config = read_config(local_config.write_agent_config(paths, 1, "http://x", holder, machinery))
+        config = read_config(local_config.write_agent_config(paths, 1, "http://127.0.0.1:1", holder, machinery))
         return holder, config.node_id, local_config.write_token(paths).read_text()
 
     first = written()
@@ -53,7 +53,7 @@ def test_a_socket_path_fits_and_its_folder_is_ours_alone(tmp_path: Path) -> None
 
     def socket(*runtime: Path) -> Path | None:
         paths = Paths((), tmp_path, tmp_path / "local", runtime)
-        return read_config(local_config.write_agent_config(paths, 1, "http://x", "h", machinery)).socket
+        return read_config(local_config.write_agent_config(paths, 1, "http://127.0.0.1:1", "h", machinery)).socket
 
     found = socket(long, open_to_all, short)
     assert found is not None
