@@ -36,9 +36,9 @@ def learn(fleet: Fleet, hello: Hello, now: Instant) -> Fleet:
 
 
 def highest_serial(fleet: Fleet, name: str) -> int:
-    """Of all that nodes have said in this life; a new deployment of that name must begin above it."""
-    serials = [s.serial for node in fleet.nodes.values() for s in node.deployments if s.name == name]
-    return max(serials, default=0)
+    """A new deployment of that name must begin above it."""
+    serial = _serial(fleet, name)
+    return serial.serial if serial is not None else 0
 
 
 def _outbid(fleet: Fleet, hello: Hello) -> Fleet:
@@ -117,7 +117,8 @@ def _best(fleet: Fleet, name: str) -> Descriptor | None:
 
 
 def _serial(fleet: Fleet, name: str) -> DeploymentSerial | None:
-    found = [s for node in _greeted(fleet) for s in node.deployments if s.name == name]
+    """The newest wish of all that nodes have said in this life, also of one that has to say hello anew since."""
+    found = [s for node in fleet.nodes.values() for s in node.deployments if s.name == name]
     return max(found, key=lambda s: s.serial, default=None)
 
 

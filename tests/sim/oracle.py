@@ -36,11 +36,15 @@ def check(world: "World") -> None:
 
 def _check_ready(world: "World", name: str, record: GangRecord) -> None:
     """A rank of an old generation never serves after a newer one is ready; one on a node that was away
-    is ended when the node has had its document."""
+    is ended when the node has had its document, one on a node that obeys a second coordinator once it is back.
+    """
     fleet = world.coordinator.fleet
     assert fleet is not None
     for node_id, node in world.nodes.items():
-        if not fleet.nodes[node_id].settled or node.core is None:
+        known = fleet.nodes[node_id]
+        if not known.settled or node.core is None:
+            continue
+        if not known.in_contact and node.core.instance != fleet.instance:
             continue
         for rank in node.exists():
             old = rank.spec.deployment == name and rank.spec.generation < record.generation

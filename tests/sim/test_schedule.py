@@ -5,6 +5,8 @@ import pytest
 from tests.sim.schedule import play
 
 CHUNK = 250
+FOUND = (53824, 68695, 95738)
+"""What searches over 100,000 seeds have found."""
 
 
 @pytest.mark.parametrize("first", range(0, 8 * CHUNK, CHUNK))
@@ -12,3 +14,9 @@ def test_no_seed_violates_an_invariant(first: int) -> None:
     for seed in range(first, first + CHUNK):
         world = play(seed)
         assert not world.violations, f"{world.timeline()}\nreplay: python -m tests.sim.schedule {seed}"
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_long_searches_found_stays_found(seed: int) -> None:
+    world = play(seed)
+    assert not world.violations, f"{world.timeline()}\nreplay: python -m tests.sim.schedule {seed}"
