@@ -36,7 +36,7 @@ def check(world: "World") -> None:
 
 def _check_ready(world: "World", name: str, record: GangRecord) -> None:
     """A rank of an old generation never serves after a newer one is ready; one on a node that was away
-    is ended when the node has had its document, one on a node that obeys a second coordinator once it is back.
+    ends when the node has had its document, one on a node that obeys a second coordinator once it is back.
     """
     fleet = world.coordinator.fleet
     assert fleet is not None
