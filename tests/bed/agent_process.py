@@ -21,7 +21,9 @@ import msgspec
 from sparkd.records.document import Document, Revision
 from sparkd.records.report import Hello, RankReport, Report, ReportAnswer, TaskResult, Welcome
 from sparkd_agent.procfs import ProcFs
+from sparkd_agent.runtime.manager import SystemBus
 from tests.bed.coordinator import PATIENCE_S
+from tests.bed.ranks import by_systemd
 
 T = TypeVar("T")
 HOLDER = "holder-of-tests"
@@ -241,10 +243,13 @@ class AgentProcess:
         config = self.folder / "agent.toml"
         config.write_text(
             f"[node]\nid = {json.dumps(self.node)}\nname = {json.dumps(self.node)}\n"
-            'address = "127.0.0.1"\nfabric_interface = "lo"\nlocal = true\n'
+            'address = "127.0.0.1"\nfabric_interface = "lo"\n'
+            f"local = {json.dumps(not by_systemd())}\n"
             f"[coordinator]\nurls = {json.dumps([*self.earlier_urls, self.url])}\n"
             f"holder = {json.dumps(self.holder)}\ntoken_file = {json.dumps(str(token))}\n"
             + (f"identity = {json.dumps(str(self.identity))}\n" if self.identity else "")
+            # Everything of a test is its own user's.
+            + ('[rank]\nuser = "root"\n' if by_systemd() else "")
             + f"[engine.default]\npython = {json.dumps(str(engine))}\n"
             f"[models]\nroots = [{json.dumps(str(self.folder))}]\n"
             f"[state]\ndir = {json.dumps(str(self.folder / 'state'))}\n"
@@ -290,6 +295,16 @@ class AgentProcess:
             self.kill()
         self.stop_ranks.touch()
         until(lambda: not self.rank_pids(), "the ranks to end")
+        if by_systemd():
+            self._let_go_of_units()
+
+    def _let_go_of_units(self) -> None:
+        """As the next agent on this folder would; names of ranks are the same in many tests."""
+        bus = SystemBus(PATIENCE_S)
+        mine = [one.rank for one in bus.units() if (one.folder or "").startswith(str(self.folder))]
+        for rank in mine:
+            bus.tidy(rank)
+        until(lambda: not {one.rank for one in bus.units()} & set(mine), "the units to go")
 
 
 @contextmanager

@@ -90,6 +90,13 @@ def test_what_holds_for_every_rank_holds_for_units(nodes: Lab) -> None:
 
 
 @pytest.mark.timeout(400)
+def test_an_agent_that_dies_while_it_starts_or_ends_a_unit(nodes: Lab) -> None:
+    """Between any two durable steps: the unit is started once, adopted, and its end is told truly."""
+    steps = "agent.4- or agent.5- or agent.6- or agent.7- or agent.8- or agent.12- or agent.13- or agent.23-"
+    run_tests(nodes["v2"], "tests/contract/test_failpoints.py", choose=steps)
+
+
+@pytest.mark.timeout(400)
 def test_what_only_units_have(nodes: Lab) -> None:
     run_tests(nodes["v2"], "tests/lab/inside/rank_units.py")
 
@@ -106,6 +113,7 @@ def test_what_only_units_have(nodes: Lab) -> None:
         ),
         (("tests/contract/test_supervisor.py",), "breeds or behind or unasked or zombies or worker"),
     ],
+    ids=["units", "supervisor"],
 )
 def test_version_1_of_control_groups(nodes: Lab, paths: Sequence[str], choose: str) -> None:
     node = nodes["v1"]
