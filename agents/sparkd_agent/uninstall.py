@@ -55,6 +55,7 @@ def uninstall(
         "/etc/sparkd/agent.toml",
         # The shims of living ranks write below the rest of it.
         *((f"{state}/tls", f"{state}/node-id") if ranks else (str(state),)),
+        *_command(root),
         *_copies(root),
     ):
         place = root / name.lstrip("/")
@@ -75,6 +76,13 @@ def uninstall(
 def living_ranks(procfs: ProcFs) -> tuple[str, ...]:
     """By the environment of processes: this is true also while no agent runs."""
     return tuple(sorted({name for pid in procfs.pids() if (name := procfs.rank_name(pid))}))
+
+
+def _command(root: Path) -> list[str]:
+    """The link on the search path, if it is ours."""
+    name = "/usr/local/bin/sparkd-agent"
+    place = root / name.lstrip("/")
+    return [name] if place.is_symlink() and str(place.readlink()).startswith("/opt/sparkd/") else []
 
 
 def _copies(root: Path) -> list[str]:

@@ -17,7 +17,7 @@ from sparkd.enrol.ssh import Login
 from sparkd.enrol.steps import Cluster
 from sparkd.enrol.stock import Stock
 from sparkd.enrol.target import SshSettings
-from sparkd.errors import NotReached, SparkdError
+from sparkd.errors import NotReached, SparkdError, UsageError
 from sparkd.paths import find_paths
 from sparkd.unit_files import AGENT, unit_file
 
@@ -42,7 +42,7 @@ class Person:
     def tell(self, node: str, step: str, state: State, words: str) -> None:
         if state == "begun" and step != "verify":
             return
-        line = f"{node:{self._width}}  {step:11}  {_WORDS[state]:13}  {words}".rstrip()
+        line = printable(f"{node:{self._width}}  {step:11}  {_WORDS[state]:13}  {words}".rstrip())
         with self._lock:
             typer.echo(typer.style(line, fg=_COLOURS.get(state)), err=True)
 
@@ -50,13 +50,18 @@ class Person:
         if not sys.stdin.isatty():
             return False
         with self._lock:
-            return typer.confirm(question, err=True)
+            return typer.confirm(printable(question), err=True)
 
     def secret(self, question: str) -> str | None:
         if not sys.stdin.isatty():
             return None
         with self._lock:
             return getpass.getpass(f"{question}: ", stream=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """What a machine says of itself may hold anything, also orders to a terminal."""
+    return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)
 
 
 class Api:
@@ -79,7 +84,11 @@ class Api:
 def find_hosts(targets: Sequence[str], person: Person, *, accept_new: bool) -> list[Host]:
     """Raises UsageError for what is no target, before anybody is called."""
     settings, login = SshSettings(Path.home()), Login(person, accept_new=accept_new)
-    return [SshHost(settings.route(target), login, person, Place()) for target in targets]
+    routes = [settings.route(target) for target in targets]
+    names = [route.name for route in routes]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"named twice: {', '.join(twice)}")
+    return [SshHost(route, login, person, Place()) for route in routes]
 
 
 def find_stock(wheels: Path | None, *, offline: bool) -> Stock:
@@ -120,13 +129,12 @@ def remove(host: Host, client: Client, *, force: bool) -> Removal:
             done = node.ask("uninstall", force=force)
     except NotReached as error:
         lines.append(f"{name}: {error}")
-        lines.append(
-            f"  stays    the agent, which is refused when {name} is back; `sparkd-agent uninstall` there"
-        )
+        word = "`sudo sparkd-agent uninstall` there takes it off"
+        lines.append(f"  stays    the agent, which is refused when {name} is back; {word}")
         return Removal(tuple(lines), is_clean=True)
     except SparkdError as error:
         lines.append(f"{name}: the agent stays on it: {error}")
-        lines.append("  it is refused from now on; `sparkd-agent uninstall` there takes it off")
+        lines.append("  it is refused from now on; `sudo sparkd-agent uninstall` there takes it off")
         return Removal(tuple(lines), is_clean=False)
     lines += [f"  removed  {word}" for word in done["removed"]]
     lines += [f"  stays    {word}" for word in done["left"]]
@@ -147,4 +155,4 @@ def summary_lines(outcomes: Sequence[Outcome], *, dry_run: bool) -> list[str]:
         lines.append(f"next: sparkd profiles list, then sparkd up PROFILE --nodes {names}")
     if len(good) < len(outcomes):
         lines.append("once cured, the same command goes on where it stopped")
-    return lines
+    return [printable(line) for line in lines]

@@ -18,13 +18,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sparkd.enrol.roster import read_roster
+from sparkd.enrol.roster import AUTHORITY_KEY, has_authority, read_roster
 from sparkd.errors import NotFound, StateCorrupt, UsageError
 from sparkd.private_file import write_private
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.names import COORDINATOR_URI, NODE_ID, node_uri
 
-KEY_FILE = "ca.key"
+KEY_FILE = AUTHORITY_KEY
 CERTIFICATE_FILE = "ca.crt"
 
 
@@ -80,7 +80,7 @@ def make_authority(folder: Path, now: float) -> Authority:
 
     Raises StateCorrupt as `load_authority`.
     """
-    if not (folder / KEY_FILE).exists():
+    if not has_authority(folder):
         holder = read_roster(folder).holder
         key = ec.generate_private_key(ec.SECP256R1())
         name = f"sparkd {holder}"

@@ -63,9 +63,12 @@ class Conversation:
         Python.
         """
         self = cls(who, pipe, mark)
-        self._wait_ready(password)
         script = resources.files("sparkd.enrol").joinpath("onnode.py").read_bytes()
-        pipe.send(f"{len(script)}\n".encode() + script)
+        try:
+            self._wait_ready(password)
+            pipe.send(f"{len(script)}\n".encode() + script)
+        except OSError as error:
+            raise EnrolmentFailed(f"{who}: the connection broke at the login: {error}") from error
         return self
 
     def ask(
@@ -101,6 +104,8 @@ class Conversation:
             if not more:
                 raise ConnectionResetError(f"the node's program ended: {self._said()}")
             self._buffer += more
+            if len(self._buffer) > DEFAULTS.body_bytes:
+                raise ConnectionResetError("it talks without end")
 
     def _wait_ready(self, password: Callable[[int], str | None] | None) -> None:
         ready, prompt = self._mark + b"ready\n", self._mark + b"password:"

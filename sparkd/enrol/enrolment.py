@@ -90,7 +90,7 @@ class Enrolment:
         self._cluster = errand.cluster
 
     def run(self) -> Outcome:
-        """Never raises a SparkdError: what failed is told, and is in the outcome."""
+        """Raises nothing: what failed is told, and is in the outcome, and stops no other machine."""
         name = self._host.name
         outcome = Outcome(name)
         step = "probe"
@@ -117,7 +117,9 @@ class Enrolment:
                 for one in steps:
                     step = one.name
                     self._take(one, work)
-        except SparkdError as error:
+        except Exception as error:  # noqa: BLE001  a fault of ours on one machine is told like any other
+            if not isinstance(error, SparkdError):
+                error = EnrolmentFailed(f"a fault of sparkd's own: {type(error).__name__}: {error}")
             words = str(error).removeprefix(f"{name}: ")
             self._say(step, "failed", words)
             return replace(outcome, failed=(f"{step}: {words}",))

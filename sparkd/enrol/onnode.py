@@ -34,6 +34,8 @@ SYSTEMCTL = "systemctl"
 UNIT = "sparkd-agent.service"
 UNITS = (UNIT, "sparkd-coordinator.service")
 AGENT = "opt/sparkd"
+COMMAND = "usr/local/bin/sparkd-agent"
+"""So that people on the node find it."""
 BASES = (AGENT, "opt/sparkd-coordinator")
 """Where bundles are unpacked: for a node, for the coordinator's machine."""
 CONFIG = "etc/sparkd/agent.toml"
@@ -408,11 +410,13 @@ def write(args: Answer, _blob: bytes) -> Answer:
 
 
 def link(args: Answer, _blob: bytes) -> Answer:
-    """`current` points to a folder, at one instant."""
+    """`current` points to a folder, at one instant; the agent's program is on the search path."""
     place = _base(args) / "current"
     name = _plain_name(args["folder"])
     if not (place.parent / name / "manifest.json").is_file():
         raise Refusal(f"{name} is not there")
+    if place.parent == ROOT / AGENT:
+        _offer_command()
     if place.is_symlink() and place.readlink().name == name:
         return {"changed": False}
     fresh = place.with_name(".incoming-current")
@@ -422,6 +426,13 @@ def link(args: Answer, _blob: bytes) -> Answer:
     fresh.replace(place)
     _sync(place.parent)
     return {"changed": True}
+
+
+def _offer_command() -> None:
+    """Unless something else has the name, or there is no such folder."""
+    place = ROOT / COMMAND
+    with suppress(OSError):
+        place.symlink_to("/" + AGENT + "/current/bin/sparkd-agent")
 
 
 def start(args: Answer, _blob: bytes) -> Answer:
@@ -461,7 +472,7 @@ def uninstall(args: Answer, _blob: bytes) -> Answer:
 def _clear_half_done() -> list[str]:
     """What an enrolment left that broke off before there was a program."""
     removed = []
-    for name in (CONFIG, CERTIFICATE, AUTHORITY, "etc/systemd/system/" + UNIT, KEY, IDENTITY):
+    for name in (CONFIG, CERTIFICATE, AUTHORITY, "etc/systemd/system/" + UNIT, KEY, IDENTITY, COMMAND):
         with suppress(FileNotFoundError):
             (ROOT / name).unlink()
             removed.append("/" + name)

@@ -17,6 +17,8 @@ from sparkd.private_file import changing, write_private
 from sparkd.records.names import NODE_ID
 
 FILE = "holder.json"
+AUTHORITY_KEY = "ca.key"
+"""Beside it, where there is a certificate authority (`authority.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +73,26 @@ class Roster:
         return replace(self, nodes=others, revoked=(*self.revoked, RevokedNode(found.id, found.name, at)))
 
 
+def has_authority(folder: Path) -> bool:
+    return (folder / AUTHORITY_KEY).exists()
+
+
 def mint_node_id() -> str:
     return secrets.token_hex(8)
 
 
 def read_roster(folder: Path) -> Roster:
-    """What `folder` holds; a holder is minted, and written, where there is none. Raises StateCorrupt."""
+    """What `folder` holds; a holder is minted, and written, where there is none.
+
+    Raises StateCorrupt, also for an authority without its list: nodes obey the holder that it names, and a
+    revoked node would be let in again.
+    """
     file = folder / FILE
     try:
         return msgspec.json.decode(file.read_bytes(), type=Roster)
     except FileNotFoundError:
+        if has_authority(folder):
+            raise StateCorrupt(f"{file} is missing beside {AUTHORITY_KEY}: restore a backup") from None
         return change_roster(folder, lambda roster: roster)
     except msgspec.MsgspecError as error:
         raise StateCorrupt(f"{file} is not a list of enrolled nodes: {error}") from error
@@ -116,8 +128,11 @@ class LiveRoster:
 
     @property
     def now(self) -> Roster:
-        """Raises StateCorrupt, OSError when it is gone: then nobody comes in."""
-        found = (self._folder / FILE).stat()
+        """Raises StateCorrupt, also when it is gone: then nobody comes in."""
+        try:
+            found = (self._folder / FILE).stat()
+        except OSError as error:
+            raise StateCorrupt(f"the list of enrolled nodes cannot be read: {error}") from error
         stamp = (found.st_mtime_ns, found.st_ino)
         if stamp != self._stamp:
             self._roster, self._stamp = read_roster(self._folder), stamp

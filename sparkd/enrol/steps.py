@@ -95,6 +95,8 @@ def refusals(
     if probe.free_bytes < DEFAULTS.enrol_disk_bytes:
         free, wanted = probe.free_bytes // MIB, DEFAULTS.enrol_disk_bytes // MIB
         found.append(f"{AGENT_FOLDER} has {free} MiB free; {wanted} MiB are needed")
+    if probe.agent.config == {}:
+        found.append(f"its {CONFIG_FILE} is empty or no TOML: correct it, or move it away")
     holder = probe.agent.holder
     if holder is not None and holder != cluster.holder:
         found.append(
@@ -145,7 +147,11 @@ def plan(probe: Probe, goal: Goal, now: float) -> tuple[Step, ...]:
             f"{CONFIG_FILE}: {', '.join(goal.config)}",
         ),
         _step("unit", agent.unit == goal.unit, f"{UNIT_FILE}: the agent as a service"),
-        _step("link", agent.current == goal.folder, f"{AGENT_FOLDER}/current -> {goal.folder}"),
+        _step(
+            "link",
+            agent.current == goal.folder,
+            f"{AGENT_FOLDER}/current -> {goal.folder}; /usr/local/bin/sparkd-agent",
+        ),
     ]
     settled = agent.active and agent.enabled and all(step.done for step in steps)
     change = (

@@ -51,7 +51,7 @@ class NodeFolder:
 
     def __post_init__(self) -> None:
         self.root = self.folder / "root"
-        for name in ("run/systemd/system", "opt", "etc", "var/lib"):
+        for name in ("run/systemd/system", "opt", "etc", "var/lib", "usr/local/bin"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         self.books = self.folder / "books"
         self.books.mkdir(exist_ok=True)

@@ -69,6 +69,7 @@ def look_at(node: Node) -> dict[str, str]:
 def prepare(site: Site) -> None:
     head = site.head
     software.install_tool(head)
+    software.make_bundle(head, WHEELS)  # fills the cache: the machines themselves have no internet
     shutil.copytree(WHEELS, head.at("/srv/wheels"))
     head.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/root/.ssh/id_ed25519")
     public = head.read("/root/.ssh/id_ed25519.pub")
@@ -98,7 +99,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """After `init`, a first `nodes add` of all four, which fails for c and d, and a second for those two."""
     tool = tmp_path_factory.mktemp("enrolment") / "tool"
     software.unpack_tool(tool)
-    software.make_bundle(WHEELS)
     lab = Lab(["head", *NAMES], software.shared(tool))
     try:
         lab.boot()
@@ -268,3 +268,19 @@ def test_nodes_are_removed_living_and_dead(site: Site) -> None:
     said = at_terminal(site.head, *ADD, "c", timeout_s=120)
     assert said.code == 0, said.text
     assert site.states()["c"] == "alive"
+
+
+def test_the_coordinators_machine_becomes_a_node_without_ssh_to_itself(site: Site) -> None:
+    head = site.head
+    said = site.sparkd("init", "--address", head.mgmt.address, "--offline", "--wheels", "/srv/wheels")
+    assert "a machine that serves no rank is the safer place" in said
+    assert site.states()["head"] == "alive"
+    assert "Accepted" not in head.journal("ssh")
+    # Nobody can log in there by that name, so it is taken off by hand.
+    said = site.sparkd("nodes", "remove", "head")
+    assert "`sudo sparkd-agent uninstall` there" in said
+    assert "stays" in head.run("sparkd-agent", "uninstall").stdout
+    for place in ("/opt/sparkd", "/etc/sparkd", "/usr/local/bin/sparkd-agent"):
+        assert head.run("test", "-e", place, ok=(0, 1)).returncode == 1, place
+    assert head.run("systemctl", "is-active", "sparkd-coordinator").stdout == "active\n"
+    assert "head" not in site.states()

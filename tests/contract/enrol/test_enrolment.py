@@ -66,6 +66,7 @@ def test_a_fresh_node_gets_all_it_needs_and_nothing_else(bed: Bed) -> None:
     outside = {name for name in found if not name.startswith(f"opt/sparkd/{folder}/")}
     assert outside == {
         "opt/sparkd/current",
+        "usr/local/bin/sparkd-agent",
         "var/lib/sparkd/agent/node-id",
         "etc/sparkd/agent.toml",
         "var/lib/sparkd/agent/tls/node.key",

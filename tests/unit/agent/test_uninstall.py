@@ -28,6 +28,7 @@ def node(tmp_path: Path) -> NodeFolder:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
     (node.root / "opt/sparkd/current").symlink_to("0.1.0-aaa")
+    (node.root / "usr/local/bin/sparkd-agent").symlink_to("/opt/sparkd/current/bin/sparkd-agent")
     return node
 
 
@@ -76,10 +77,14 @@ def test_a_coordinator_on_the_same_machine_is_left_alone(node: NodeFolder, tmp_p
         place = node.root / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text("mine")
+    command = node.root / "usr/local/bin/sparkd-agent"
+    command.unlink()
+    command.symlink_to("/home/ann/.local/bin/sparkd-agent")
     uninstall(None, root=node.root, systemctl=str(node.systemctl), procfs=proc(tmp_path))
     assert set(node.snapshot()) == {
         "etc/sparkd/coordinator.toml",
         "opt/sparkd/notes",
+        "usr/local/bin/sparkd-agent",
         "var/lib/sparkd/coordinator/ca.key",
     }
 

@@ -110,7 +110,8 @@ def test_where_everything_is_done_nothing_is_changed(authority: Authority) -> No
         ({"certificate": None}, "certificate"),
         ({"certificate": "no certificate"}, "certificate"),
         ({"authority": "an older CA"}, "certificate"),
-        ({"config": {}}, "config"),
+        ({"config": None}, "config"),
+        ({"config": {"node": {}}}, "config"),
         ({"unit": "[Unit]\nold"}, "unit"),
         ({"current": "0.0.9-bbb"}, "link"),
         ({"active": False}, "start"),
@@ -152,6 +153,8 @@ def test_an_old_certificate_is_replaced_and_a_removed_id_too(authority: Authorit
         ({"free_bytes": 5 << 20}, "5 MiB free"),
         ({"unreachable": ("10.0.0.9:7071: No route to host",)}, "No route to host"),
         ({"agent": FoundAgent(config={"coordinator": {"holder": "holder-2"}})}, "holder-2"),
+        # What its owner wrote there, perhaps for another coordinator, is not overwritten.
+        ({"agent": FoundAgent(config={})}, "no TOML"),
     ],
 )
 def test_what_is_refused_says_why(change: dict[str, Any], words: str) -> None:
