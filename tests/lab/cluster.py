@@ -54,7 +54,6 @@ class Cluster:
         self, folder: Path, names: Sequence[str] = ("a", "b", "c", "d"), engine: Engine = "stand-in"
     ) -> None:
         software.unpack_tool(folder / "tool")
-        self.bundle = software.make_bundle(WHEELS)
         self.lab = Lab([HEAD, *names], software.shared(folder / "tool"))
         self.head = self.lab[HEAD]
         self.nodes = [self.lab[name] for name in names]
@@ -63,6 +62,7 @@ class Cluster:
         self._apis: dict[tuple[str, int], Tunnel] = {}
         try:
             self.lab.boot()
+            self.bundle = software.make_bundle(self.head, WHEELS)
             self._install()
         except BaseException:
             self.close()

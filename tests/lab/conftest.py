@@ -1,5 +1,6 @@
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,13 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """a, b, c, d with stand-ins for vLLM, and the coordinator on a machine of its own."""
     with cluster(tmp_path_factory.mktemp("four")) as made:
         yield made
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The default is for tests of one component; here whole machines boot, five at a time on two cores."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.hookimpl(trylast=True)

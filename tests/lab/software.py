@@ -2,7 +2,8 @@
 
 import compileall
 import io
-import os
+import json
+import platform
 import shutil
 import subprocess
 import sys
@@ -60,10 +61,16 @@ def shared(tool: Path) -> dict[Path, str]:
     return folders
 
 
-def make_bundle(cache: Path) -> Bundle:
-    """The agent for a node of this lab. Raises RuntimeError when its wheels are not to be had."""
-    machine, libc = os.uname().machine, (2, 36)
-    kind = Kind(sys.version_info[:2], machine, libc)
+def make_bundle(node: Node, cache: Path) -> Bundle:
+    """The agent for nodes like this one. Raises RuntimeError when its wheels are not to be had."""
+    ask = "import json, platform, sys; print(json.dumps([sys.version_info[:2], platform.libc_ver()[1]]))"
+    python, libc = json.loads(node.run(PYTHON, "-c", ask).stdout)
+    # Compiled packages of this machine's environments are used there.
+    assert tuple(python) == sys.version_info[:2], (
+        f"the nodes' Python is {python}, ours {sys.version_info[:2]}"
+    )
+    major, minor = libc.split(".")[:2]
+    kind = Kind((python[0], python[1]), platform.machine(), (int(major), int(minor)))
     lock = read_lock(lock_file().read_text())
     choice = choose(lock, [cache], kind)
     if choice.missing:
