@@ -20,7 +20,7 @@ RUNTIMES = ROOT / "agents" / "sparkd_agent" / "runtime"
 def in_the_code() -> list[str]:
     """Of the runtimes one is looked at: each starts a rank in the same steps, so they have the same names."""
     runtimes = {path: points(path) for path in RUNTIMES.rglob("*.py")}
-    starting = [names for names in runtimes.values() if names]
+    starting = [sorted(names, key=place) for names in runtimes.values() if names]
     assert len(starting) > 1
     assert all(names == starting[0] for names in starting)
     others = [
