@@ -48,11 +48,12 @@ mods: vllm-versions
 
 test: lint unit contract real mods
 
-# Real nodes on this machine: root, and on the first run a minute or two for their root file system.
+# Real nodes on this machine: root, and on the first run a minute or two for their root file system. The bad
+# weather lasts ten minutes and costs nothing: one worker has it, the other one all the rest.
 lab: vllm
 	tests/lab/prepare.sh
 	.venv/bin/python -m tests.lab.image
-	$(PYTEST) tests/lab
+	$(PYTEST) -n 2 --dist loadfile tests/lab/test_weather.py tests/lab
 
 # The simulation alone, on all cores: `make sim SEEDS=100000`. A failing seed replays with
 # `python -m tests.sim.schedule SEED`.
