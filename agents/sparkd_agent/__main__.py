@@ -133,8 +133,10 @@ def _socket(config: AgentConfig) -> Path:
 def _readable(status: dict[str, object], *, as_json: bool) -> str:
     if as_json:
         return json.dumps(status, indent=2)
-    ranks = status.pop("ranks", [])
+    ranks, limits = status.pop("ranks", []), status.pop("limits", [])
     lines = [f"{key:12} {value}" for key, value in status.items()]
+    if isinstance(limits, list):
+        lines += [f"{'limit':12} {limit}" for limit in limits]
     if isinstance(ranks, list):
         lines += [f"{r['name']:28} {r['state']:10} {r['phase']:10} pid {r['pid']}" for r in ranks]
     return "\n".join(lines)

@@ -374,11 +374,10 @@ def start_leader(spec: dict[str, Any], cgroup: str | None, out: int, err: int) -
 
 def join_cgroup(folder: str) -> None:
     try:
-        os.mkdir(folder)
         with open(f"{folder}/cgroup.procs", "w", encoding="ascii") as file:
             file.write("0")
     except OSError as error:
-        raise RuntimeError(f"no control group {folder!r}: {os.strerror(error.errno or 0)}") from error
+        raise RuntimeError(f"cannot join {folder!r}: {os.strerror(error.errno or 0)}") from error
 
 
 def become_leader(spec: dict[str, Any], out: int, err: int) -> None:
@@ -432,6 +431,9 @@ class Shim:
         folder: str = spec["folder"]
         folder_fd: int = spec["folder_fd"] if spec["folder_fd"] is not None else hold_folder(folder)
         cgroup = own_cgroup() if spec.get("unit") else None
+        if cgroup is not None:
+            # Now and not by the leader: an agent that hears of the rank opens what it may be killed by.
+            os.mkdir(f"{cgroup}/{BELOW}")
         os.set_inheritable(folder_fd, False)  # the lock on it is this process's alone
         self._chunk_bytes = min(CHUNK_BYTES, spec["line_bytes"])
         self._stuck_at = -1

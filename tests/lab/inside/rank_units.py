@@ -286,12 +286,12 @@ def test_ranks_do_not_notice_when_systemd_starts_anew(tmp_path: Path, verb: str)
 def test_the_rank_is_in_a_group_below_its_shims(tmp_path: Path) -> None:
     async def test(bed: RankBed) -> None:
         rank = await bed.start(NAME, "wait")
-        await rank.says("ready")
         assert rank.handle.cgroup is not None
+        one = Cgroup(rank.handle.cgroup)  # at once, as the supervisor does
+        await rank.says("ready")
         group = Path(rank.handle.cgroup)
         assert (group / "cgroup.procs").read_text().split() == [str(rank.shim)]
         assert str(rank.leader) in (group / "rank" / "cgroup.procs").read_text().split()
-        one = Cgroup(rank.handle.cgroup)
         has_kill = (group / "rank" / "cgroup.kill").exists()
         assert one.kill() == has_kill
         one.close()
