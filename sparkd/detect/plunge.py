@@ -30,9 +30,11 @@ class Plunge:
     falling: tuple[tuple[float, int], ...] = ()
     """(monotonic seconds, MemAvailable), newest last."""
     near_since: float | None = None
-    """Every look since then saw the floor near."""
+    """Every look since then saw the line near."""
+    line: int = 0
+    """The floor, or for a fall that began below it the critical line; it stays while that is near. Bytes."""
     reaches_s: float | None = None
-    """Until the floor is reached at the present slope; None while memory does not fall."""
+    """Until the line is reached at the present slope; None while memory does not fall fast."""
     reason: str | None = None
     """Why the rank must be ended now; None while it need not."""
 
@@ -54,13 +56,17 @@ def observe(plunge: Plunge, look: Look, floor: Floor, plan: Plan, limits: Defaul
     at, available = look.at, look.memory.available
     falling = tuple(one for one in plunge.falling if one[0] >= at - 2 * limits.plunge_window_s)
     falling = (*falling, (at, available))
-    slope = _slope(falling, limits.plunge_window_s)
-    if slope <= 0:
+    slope = _slope(falling, limits)
+    if slope < limits.plunge_least_bytes:
         return Plunge(falling)
-    below = available < floor.bytes  # thrash judges that, unless what is left goes within seconds too
-    line = min(limits.memory_critical_bytes, floor.bytes) if below else floor.bytes
+    if plunge.near_since is not None:
+        line = plunge.line
+    elif available < floor.bytes:  # thrash judges that, unless what is left goes within seconds too
+        line = min(limits.memory_critical_bytes, floor.bytes)
+    else:
+        line = floor.bytes
     reaches_s = max(0.0, (available - line) / slope)
-    plunge = replace(plunge, falling=falling, reaches_s=reaches_s, reason=None)
+    plunge = replace(plunge, falling=falling, reaches_s=reaches_s, line=line, reason=None)
     low = expected_low(plan, floor)
     if reaches_s >= limits.plunge_s or (low is not None and available > low):
         return replace(plunge, near_since=None)
@@ -80,18 +86,20 @@ def pause_s(thrash: Thrash, plunge: Plunge, limits: Defaults = DEFAULTS) -> floa
     return limits.watch_fast_s if soon or thrash.grade != "calm" else limits.watch_s
 
 
-def _slope(falling: tuple[tuple[float, int], ...], window_s: float) -> float:
-    """Bytes a second that go away, by the last step and by the window, whichever is slower: one large
-    allocation is a step and no slope.
+def _slope(falling: tuple[tuple[float, int], ...], limits: Defaults) -> float:
+    """Bytes a second that go away, over the window or of late, whichever is slower: one large allocation is a
+    step and no slope, and one look in which little went away is no end of it.
     """
+    spans = (limits.plunge_window_s, limits.plunge_recent_s)
+    return min((_slope_over(falling, span_s) for span_s in spans), default=0.0)
+
+
+def _slope_over(falling: tuple[tuple[float, int], ...], span_s: float) -> float:
     if len(falling) < 2:
         return 0.0
     at, available = falling[-1]
-    before, had = falling[-2]
-    if at <= before:
-        return 0.0
-    first, most = next(one for one in falling if one[0] >= at - window_s or one is falling[-2])
-    return min((had - available) / (at - before), (most - available) / (at - first))
+    first, most = next(one for one in falling if one[0] >= at - span_s or one is falling[-2])
+    return (most - available) / (at - first) if at > first else 0.0
 
 
 def _gib(number: float) -> str:

@@ -163,9 +163,13 @@ class Defaults:
     plunge_s: float = 2.0
     """The floor will be reached within so long at the present slope. A gang takes half a second to end. The
     drop after loading, 7 GiB in a second at worst (case 5), stays above 3 s."""
-    plunge_hold_s: float = 0.35
-    """And every look for so long says so, which takes three: one large allocation may spread over two."""
+    plunge_least_bytes: float = 256 * MIB
+    """A second. What falls more slowly leaves 10 s between floor and critical line: the grades see it."""
+    plunge_hold_s: float = 0.55
+    """And every look for so long says so, which takes four: one large allocation may spread over two."""
     plunge_window_s: float = 1.0
+    plunge_recent_s: float = 0.45
+    """Two looks: the shortest time over which a slope means anything."""
     plunge_watch_s: float = 10.0
     """Within so long: look more often."""
     load_spike_bytes: int = 19 * GIB

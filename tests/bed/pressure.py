@@ -35,9 +35,7 @@ while not os.path.exists({go!r}):
     time.sleep(0.02)
 held, step, begun = [], 32 << 20, time.monotonic()
 while len(held) * step < {most}:
-    block = mmap.mmap(-1, step)
-    block[::4096] = b"x" * (step // 4096)
-    held.append(block)
+    held.append(mmap.mmap(-1, step, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE))
     time.sleep(max(0.0, begun + len(held) * step / {speed} - time.monotonic()))
 print("the eater is full", flush=True)
 time.sleep(3600)

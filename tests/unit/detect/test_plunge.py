@@ -93,7 +93,27 @@ def test_below_the_floor_only_what_is_left_counts() -> None:
 
 
 def test_a_fall_through_the_floor_between_two_looks_is_ended() -> None:
-    assert watch([9.0, 9.0, 9.0, 3.5, 2.5, 1.5], SERVING, step_s=0.2)[0] == 1.5
+    assert watch([9.0, 9.0, 9.0, 3.5, 3.0, 2.5, 2.0], SERVING, step_s=0.2)[0] == 2.0
+
+
+def test_a_fall_that_began_above_the_floor_is_ended_below_it_too() -> None:
+    """An agent that came too late: the floor is behind, and memory goes on to fall."""
+    high = Floor(17 * GIB, "loading")
+    assert watch([18.0, 17.5, 17.3, 16.9, 16.5, 16.1], high, step_s=0.2)[0] == 16.5
+
+
+def test_a_slope_with_pauses_is_a_slope() -> None:
+    """A look in which little went away: the fall goes on, and so does the alarm."""
+    series = [30.0, *(8.0 - gib for gib in (0, 0.4, 0.8, 1.2, 1.6, 1.62, 2.0, 2.4, 2.42, 2.8, 3.2))]
+    ended = watch(series, SERVING, step_s=0.2)[0]
+    assert ended is not None
+    assert ended >= 5.0
+
+
+def test_a_slow_fall_through_the_floor_is_no_plunge() -> None:
+    """Case 6 as the watch sees it, with the floor of the report: 150 MiB a second through it, then flat."""
+    series = [*(6.5 - 0.029 * step for step in range(20)), *[5.9] * 20]
+    assert watch(series, Floor(6 * GIB, "loading"), step_s=0.2) == (None, "")
 
 
 def test_unknown_memory_judges_nothing() -> None:
