@@ -50,6 +50,7 @@ class Inside:
                     "SPARKD_MODS": json.dumps(mods),
                     "VLLM_CACHE_ROOT": str(folder / "cache"),
                     "HF_HUB_OFFLINE": "1",
+                    "HF_HOME": str(folder / "huggingface"),
                 },
             )
         os.close(write)

@@ -9,10 +9,13 @@ from tests.contract.mods.conftest import Inside
 pytestmark = [pytest.mark.mods, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("order", ["plain", "interleaved"])
-@pytest.mark.parametrize("kind", ["mxfp8", "mxfp8-omni", "bf16", "fp8"])
-def test_the_drafter_holds_its_rows_in_every_precision(inside: Inside, kind: str, order: str) -> None:
-    assert inside.call("drafter.matrix", kind=kind, order=order) == []
+@pytest.mark.parametrize("kind", ["mxfp8", "bf16", "fp8"])
+def test_the_drafter_holds_its_rows_in_every_precision(inside: Inside, kind: str) -> None:
+    assert inside.call("drafter.matrix", kind=kind, sizes=[1, 2, 4, 8, 16]) == []
+
+
+def test_the_drafter_s_quantisation_is_found_behind_the_omni_prefix(inside: Inside) -> None:
+    assert inside.call("drafter.matrix", kind="mxfp8-omni", sizes=[2]) == []
 
 
 def test_a_configuration_without_auto_map_is_read_and_travels(inside: Inside) -> None:
@@ -21,6 +24,10 @@ def test_a_configuration_without_auto_map_is_read_and_travels(inside: Inside) ->
     assert all(found["kept"].values()), found
     assert found["quantization"]
     assert found["pickled"]
+
+
+def test_a_checkpoint_s_own_class_is_used_where_it_may_run(inside: Inside) -> None:
+    assert inside.call("small.own_configuration") == ["OwnConfig", "MiMoV2Config"]
 
 
 def test_mixed_precision_knows_mxfp8_and_leaves_the_rest(inside: Inside) -> None:

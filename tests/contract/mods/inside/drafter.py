@@ -14,7 +14,6 @@ KV_HEADS = toy.KV_HEADS[1]
 BLOCK = 128
 INNER = 2048
 """Of block FP8: 16 ranks have whole blocks each."""
-SIZES = (1, 2, 4, 8, 16)
 
 
 def body(kind: str) -> dict[str, Any]:
@@ -97,30 +96,46 @@ def _block_fp8(weights: toy.Weights, plain: toy.Weights, order: str, rows: int) 
     return values
 
 
-def matrix(kind: str, order: str) -> list[str]:
+def matrix(kind: str, sizes: list[int]) -> list[str]:
+    """Both orders on every rank of every size: what was not loaded, or differs, in words."""
     wrong: list[str] = []
-    tensors, values, exact = checkpoint(kind, order)
-    with toy.engine_config(body(kind) | {"fused_qkv_weight_order": order}, dtype="bfloat16") as made:
+    stored = {order: checkpoint(kind, order) for order in ("plain", "interleaved")}
+    with toy.engine_config(body(kind), dtype="bfloat16") as made:
         made.speculative_config = SimpleNamespace()
-        for size in SIZES:
+        for size in sizes:
             for rank in range(size):
                 model = toy.build(MiMoV2MTP, made, rank, size)
-                with rank_of(rank, size):
-                    loaded = model.load_weights(iter(tensors.items()))
-                parameters = dict(model.named_parameters())
-                found = [f"{name} unloaded" for name in toy.untouched(model)]
-                found += [f"{name} not told" for name in sorted(set(toy.weights_of(model)) - loaded)]
-                wanted = toy.expected_rows(KV_HEADS, rank, size)
-                for name, right in exact.items():
-                    held = parameters[f"{QKV}.{name}"].data
-                    if not torch.equal(held.view(torch.uint8), right[wanted].view(torch.uint8)):
-                        found.append(f"{name} differs")
-                if kind == "fp8":
-                    error = _error(parameters, values[wanted])
-                    if error > 0.05:
-                        found.append(f"the weight is off by {error:.3f}")
-                wrong += [f"{kind} {order} rank {rank} of {size}: {one}" for one in found]
+                for order, (tensors, values, exact) in stored.items():
+                    made.model_config.hf_config.fused_qkv_weight_order = order
+                    found = _load(model, tensors, rank, size)
+                    found += _differing(model, values, exact, toy.expected_rows(KV_HEADS, rank, size))
+                    wrong += [f"{kind} {order} rank {rank} of {size}: {one}" for one in found]
     return wrong
+
+
+def _load(model: torch.nn.Module, tensors: dict[str, torch.Tensor], rank: int, size: int) -> list[str]:
+    for parameter in model.parameters():
+        toy.fill(parameter.data)
+    model.__dict__.pop("_sparkd_loaded", None)
+    with rank_of(rank, size):
+        loaded = model.load_weights(iter(tensors.items()))
+    found = [f"{name} unloaded" for name in toy.untouched(model)]
+    return found + [f"{name} not told" for name in sorted(set(toy.weights_of(model)) - loaded)]
+
+
+def _differing(
+    model: torch.nn.Module, values: torch.Tensor, exact: dict[str, torch.Tensor], wanted: list[int]
+) -> list[str]:
+    """`exact`: what the parameters must hold; block FP8 is quantised anew and only comes near `values`."""
+    parameters = dict(model.named_parameters())
+    found = []
+    for name, right in exact.items():
+        held = parameters[f"{QKV}.{name}"].data
+        if not torch.equal(held.view(torch.uint8), right[wanted].view(torch.uint8)):
+            found.append(f"{name} differs")
+    if not exact and (error := _error(parameters, values[wanted])) > 0.05:
+        found.append(f"the weight is off by {error:.3f}")
+    return found
 
 
 def _error(parameters: dict[str, torch.Tensor], right: torch.Tensor) -> float:

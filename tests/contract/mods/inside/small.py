@@ -31,6 +31,26 @@ def configuration() -> dict[str, Any]:
     }
 
 
+OWN_CLASS = """
+from transformers import PretrainedConfig
+
+
+class OwnConfig(PretrainedConfig):
+    model_type = "mimo_v2"
+"""
+
+
+def own_configuration() -> list[str]:
+    """The class of a checkpoint that brings one: trusted, then not trusted."""
+    from vllm.transformers_utils.config import get_config
+
+    body = toy.config({}) | {"auto_map": {"AutoConfig": "configuration_own.OwnConfig"}}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(body))
+        (Path(folder) / "configuration_own.py").write_text(OWN_CLASS)
+        return [type(get_config(folder, trust_remote_code=trusted)).__name__ for trusted in (True, False)]
+
+
 def mxfp8_layers() -> dict[str, str]:
     """The method that each kind of layer gets from ModelOpt's mixed configuration."""
     from vllm.model_executor.layers.linear import QKVParallelLinear
