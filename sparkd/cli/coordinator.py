@@ -72,8 +72,8 @@ def run(
     ] = None,
 ) -> None:
     """Run the coordinator in the foreground, until SIGTERM or Ctrl-C."""
-    from sparkd.coordinator.serve import has_authority
     from sparkd.coordinator.serve import run as serve
+    from sparkd.enrol.roster import has_authority
     from sparkd.paths import find_paths
 
     state = find_paths().state

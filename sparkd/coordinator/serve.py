@@ -29,7 +29,7 @@ from sparkd.coordinator.planner import make_planner
 from sparkd.coordinator.reconciler import Reconciler
 from sparkd.coordinator.store import Store, open_store
 from sparkd.coordinator.tokens import Tokens, read_tokens
-from sparkd.enrol.roster import LiveRoster, Roster
+from sparkd.enrol.roster import LiveRoster, Roster, has_authority
 from sparkd.errors import Conflict, UsageError
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Fleet
@@ -89,10 +89,6 @@ def run(
             bind_unix(rest_socket) if rest_socket is not None else None,
         )
         asyncio.run(_serve(state_dir, sockets, token, advertise or (agents,), limits))
-
-
-def has_authority(state_dir: Path) -> bool:
-    return (state_dir / "ca.key").exists()
 
 
 @contextlib.contextmanager

@@ -148,6 +148,20 @@ def test_what_is_no_http_is_told_so(coordinator: SecureCoordinator) -> None:
         assert b"urn:sparkd:usage" in answer
 
 
+def good_request(coordinator: Coordinator) -> bytes:
+    head = f"GET /v1/status HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {coordinator.token}\r\n\r\n"
+    return head.encode()
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/v1/status"])
+def test_who_has_shown_nothing_keeps_no_connection(coordinator: SecureCoordinator, path: str) -> None:
+    """Else a stranger could hold every one that there is, by asking how we are."""
+    with ExitStack() as stack:
+        connection = connect(coordinator.rest, stack)
+        connection.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        assert b"connection: close" in read_all(connection)
+
+
 # Time.
 
 
@@ -187,7 +201,7 @@ def test_a_connection_that_is_kept_between_requests_is_not_in_a_hurry(tmp_path: 
     with started(tmp_path, receive_s=0.5) as coordinator, ExitStack() as stack:
         connection = connect(coordinator.rest, stack)
         for _ in range(2):
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            connection.sendall(good_request(coordinator))
             assert connection.recv(65536).startswith(b"HTTP/1.1 200")
             assert not select.select([connection], [], [], 1.5)[0], "three deadlines later it is still open"
 
@@ -249,7 +263,7 @@ def test_connections_in_use_are_bounded_too(tmp_path: Path) -> None:
     with started(tmp_path, connections_per_peer=20) as coordinator, ExitStack() as stack:
         kept = [connect(coordinator.rest, stack) for _ in range(20)]
         for connection in kept:
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            connection.sendall(good_request(coordinator))
             assert connection.recv(65536).startswith(b"HTTP/1.1 200")
         one_more = connect(coordinator.rest, stack)
         assert read_all(one_more) == b""

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkd.enrol.roster import Roster, enrol_node, read_roster, revoke_node
+from sparkd.enrol.roster import LiveRoster, Roster, enrol_node, read_roster, revoke_node
 from sparkd.errors import Conflict, NotFound, StateCorrupt, UsageError
 
 
@@ -58,3 +58,23 @@ def test_a_broken_file_is_never_replaced(tmp_path: Path) -> None:
     with pytest.raises(StateCorrupt):
         enrol_node(tmp_path, "a", "n")
     assert (tmp_path / "holder.json").read_text() == '{"holder": '
+
+
+def test_a_list_that_is_lost_is_not_begun_anew(tmp_path: Path) -> None:
+    """Its nodes obey the holder that it named, and would take a new one for a stranger."""
+    enrol_node(tmp_path, "a", "n")
+    (tmp_path / "ca.key").touch()
+    (tmp_path / "holder.json").unlink()
+    with pytest.raises(StateCorrupt, match=r"holder\.json is missing beside ca\.key"):
+        read_roster(tmp_path)
+    assert not (tmp_path / "holder.json").exists()
+
+
+def test_the_living_list_follows_the_file(tmp_path: Path) -> None:
+    enrol_node(tmp_path, "a", "n")
+    live = LiveRoster(tmp_path)
+    enrol_node(tmp_path, "b", "m")
+    assert set(live.now.names) == {"a", "b"}
+    (tmp_path / "holder.json").unlink()
+    with pytest.raises(StateCorrupt, match="cannot be read"):
+        _ = live.now
