@@ -17,7 +17,8 @@ def init(
     address: Annotated[
         str | None,
         typer.Option(
-            "--address", help="Where agents dial this machine [default: its address on the default route]"
+            "--address",
+            help="Where agents dial this machine [default: as before, or its address on the default route]",
         ),
     ] = None,
     no_node: Annotated[
@@ -47,20 +48,20 @@ def init(
     Once for a cluster, as root. Asked for again it changes what is not as it should be, as after an upgrade.
     """
     from sparkd.cli.enrolling import Person
-    from sparkd.enrol.addresses import management_address
+    from sparkd.enrol.addresses import agents_endpoint, management_address
     from sparkd.enrol.conversation import NODE_PYTHON
     from sparkd.enrol.host import Place, ThisHost, login_name
-    from sparkd.enrol.init import Init, Wanted, cannot
+    from sparkd.enrol.init import Init, Wanted, cannot, known_address
     from sparkd.errors import UsageError
 
     user, home = login_name()
     host_name = name or socket.gethostname().partition(".")[0]
-    agents = f"{address or management_address()}:7071"
     if no_service:
-        _prepare_only(user, agents)
+        _prepare_only(user, agents_endpoint(address or management_address()))
         return
     if reason := cannot(uid=os.getuid(), has_systemd=Path("/run/systemd/system").is_dir()):
         raise UsageError(reason)
+    agents = agents_endpoint(address or known_address() or management_address())
     person = Person([host_name])
     here = ThisHost(host_name, user, home, NODE_PYTHON, Place())
     wanted = Wanted(agents, user, _token_file(user, home))

@@ -4,9 +4,11 @@ import ipaddress
 import json
 import socket
 import subprocess
+from typing import Final
 
 from sparkd.errors import UsageError
 
+AGENTS_PORT: Final = 7071
 _ELSEWHERE = "192.0.2.1"
 """Of the range for documentation (RFC 5737): a route to it is the default route. Nothing is sent."""
 
@@ -29,6 +31,19 @@ def management_address() -> str:
         return others[0]
     told = ", ".join(others) or "none but loopback"
     raise UsageError(f"which address shall agents dial? name it with --address (this machine has: {told})")
+
+
+def agents_endpoint(address: str) -> str:
+    """HOST:PORT on which agents are awaited. Raises UsageError for an address that this machine has not."""
+    host = address.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as probing:
+            probing.bind((host, 0))
+    except OSError as error:
+        told = ", ".join(_usable()) or "none but loopback"
+        raise UsageError(f"this machine has no address {host} ({error.strerror}); it has: {told}") from error
+    return f"[{host}]:{AGENTS_PORT}" if family == socket.AF_INET6 else f"{host}:{AGENTS_PORT}"
 
 
 def _usable() -> list[str]:

@@ -8,6 +8,7 @@ Nothing here listens for other machines before the authority exists.
 import grp
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import sys
@@ -182,6 +183,16 @@ class Init:
                 time.sleep(DEFAULTS.client_poll_s)
             else:
                 return True, f"the coordinator answers at {url}"
+
+
+def known_address(root: Path = Path("/")) -> str | None:
+    """What an earlier `init` chose: agents know that address, so it changes only when a person says so."""
+    try:
+        text = (root / _DROP_IN).read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r" --agents (\S+):\d+ ", text)
+    return found[1] if found else None
 
 
 def drop_in(wanted: Wanted) -> str:

@@ -137,6 +137,25 @@ def test_init_asked_again_changes_nothing(site: Site) -> None:
     assert site.head.run("systemctl", "show", "-p", "MainPID", "sparkd-coordinator").stdout == pid
 
 
+def test_who_used_sudo_gets_a_token_and_the_group(site: Site) -> None:
+    head = site.head
+    head.run("useradd", "--create-home", "--shell", "/bin/bash", "ann")
+    head.write("/etc/sudoers.d/ann", "ann ALL=(ALL) NOPASSWD: ALL\n", 0o440)
+    as_ann = ("runuser", "-u", "ann", "--")
+    lost = head.run(*as_ann, "sparkd", "status", ok=(3,))
+    assert "token" in lost.stderr
+    refused = head.run(*as_ann, "sparkd", "init", ok=(2,))
+    assert "sudo /usr/local/bin/sparkd init" in refused.stderr
+    head.run(*as_ann, "sudo", "sparkd", "init", "--no-node", "--address", head.mgmt.address, timeout_s=120)
+    token = "/home/ann/.local/state/sparkd/token"
+    assert head.run("stat", "-c", "%U %a", token).stdout == "ann 600\n"
+    assert head.run("stat", "-c", "%U", "/home/ann/.local").stdout == "ann\n"
+    assert "sparkd" in head.run("id", "-nG", "ann").stdout.split()
+    assert "a " in head.run(*as_ann, "sparkd", "nodes", "list").stdout
+    over_socket = ("--coordinator", "unix:///run/sparkd/coordinator/rest.sock")
+    assert "a " in head.run(*as_ann, "sparkd", "nodes", "list", *over_socket).stdout
+
+
 def test_one_that_fails_stops_no_other(site: Site) -> None:
     first = site.said["first"]
     assert first.code == 1
@@ -272,7 +291,8 @@ def test_nodes_are_removed_living_and_dead(site: Site) -> None:
 
 def test_the_coordinators_machine_becomes_a_node_without_ssh_to_itself(site: Site) -> None:
     head = site.head
-    said = site.sparkd("init", "--address", head.mgmt.address, "--offline", "--wheels", "/srv/wheels")
+    # The address is the one that was chosen before.
+    said = site.sparkd("init", "--offline", "--wheels", "/srv/wheels")
     assert "a machine that serves no rank is the safer place" in said
     assert site.states()["head"] == "alive"
     assert "Accepted" not in head.journal("ssh")

@@ -14,7 +14,7 @@ from sparkd.coordinator.tokens import read_tokens
 from sparkd.enrol.conversation import NODE_PYTHON
 from sparkd.enrol.enrolment import State
 from sparkd.enrol.host import ThisHost
-from sparkd.enrol.init import BASE, Init, Wanted, cannot, drop_in, without_service
+from sparkd.enrol.init import BASE, Init, Wanted, cannot, drop_in, known_address, without_service
 from sparkd.errors import SparkdError
 from tests.bed.coordinator import PATIENCE_S, free_port
 from tests.bed.node_folder import NodeFolder
@@ -89,6 +89,8 @@ def test_the_life_of_a_coordinators_machine(machine: Machine) -> None:
     text = (machine.node.root / "etc/systemd/system/sparkd-coordinator.service.d/10-init.conf").read_text()
     assert f"ExecStart=\nExecStart=/{BASE}/current/bin/sparkd coordinator run" in text
     assert f"--agents {machine.wanted.agents}" in text
+    assert known_address(machine.node.root) == "127.0.0.1"
+    assert known_address(machine.state) is None
     url = f"http://{machine.wanted.rest}"
     token = machine.wanted.token_file.read_text().strip()
     assert machine.wanted.token_file.stat().st_mode & 0o777 == 0o600
