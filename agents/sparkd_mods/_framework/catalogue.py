@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 import sparkd_mods
-from sparkd_mods._framework.declare import FIXED, Mod
+from sparkd_mods._framework.declare import Mod
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,3 @@ def load(name: str) -> Entry:
 
 def entries() -> list[Entry]:
     return [load(name) for name in names()]
-
-
-__all__ = ["FIXED", "Entry", "entries", "load", "names"]

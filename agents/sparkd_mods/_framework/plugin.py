@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import functools
 import hashlib
 import os
 import signal
@@ -11,8 +12,8 @@ from types import ModuleType
 from sparkd_mods._framework import catalogue, engine
 from sparkd_mods._framework.after_import import AfterImport
 from sparkd_mods._framework.decide import judge
-from sparkd_mods._framework.declare import FIXED, Target
-from sparkd_mods._framework.journal import tell
+from sparkd_mods._framework.declare import FIXED
+from sparkd_mods._framework.journal import State, tell
 from sparkd_mods._framework.requested import Request, requests
 
 _CACHE = "VLLM_CACHE_ROOT"
@@ -51,46 +52,28 @@ def _prepare(request: Request, after: AfterImport) -> catalogue.Entry | None:
     pending = []
     told = ""
     for target in entry.mod.targets:
-        judged = judge(entry.mod, target, engine.found(target), version)
-        if judged.verdict == "unknown" and (request.unknown == "refuse" or engine.found(target) is None):
+        found = engine.found(target)
+        judged = judge(entry.mod, target, found, version)
+        if judged.verdict == "unknown" and (request.unknown == "refuse" or found is None):
             _refuse(request, judged.reason, target.module)
             return None
         if judged.verdict != "fixed":
             pending.append((target, judged.reason))
         told = told or judged.reason
-    if not pending:
-        tell(request.name, "not needed", told)
-    else:
-        tell(request.name, "pending", told)
-        left = {target.module for target, _ in pending}
-        for target, reason in pending:
-            after.call(target.module, _Application(request, entry, target, reason, left))
+    tell(request.name, "pending" if pending else "not needed", told)
+    for target, reason in pending:
+        after.call(target.module, functools.partial(_apply, request, entry, reason))
     return entry
 
 
-class _Application:
-    """The hook of one target. A mod counts as applied with its first target, which is its main one."""
-
-    def __init__(
-        self, request: Request, entry: catalogue.Entry, target: Target, reason: str, left: set[str]
-    ) -> None:
-        self._request = request
-        self._entry = entry
-        self._target = target
-        self._reason = reason
-        self._left = left
-
-    def __call__(self, module: ModuleType) -> None:
-        if self._target.module not in self._left:
-            return
-        self._left.discard(self._target.module)
-        try:
-            outcome = self._entry.apply(module)
-        except Exception as error:  # noqa: BLE001 - told, and raised anew if it is required
-            _refuse(self._request, f"{type(error).__name__}: {error}", module.__name__, error)
-            return
-        state = "not needed" if outcome == FIXED else "applied"
-        tell(self._request.name, state, self._reason, module.__name__)  # type: ignore[arg-type]
+def _apply(request: Request, entry: catalogue.Entry, reason: str, module: ModuleType) -> None:
+    try:
+        outcome = entry.apply(module)
+    except Exception as error:  # noqa: BLE001 - told, and raised anew if it is required
+        _refuse(request, f"{type(error).__name__}: {error}", module.__name__, error)
+        return
+    state: State = "not needed" if outcome == FIXED else "applied"
+    tell(request.name, state, reason, module.__name__)
 
 
 def _refuse(request: Request, reason: str, target: str = "", cause: Exception | None = None) -> None:
