@@ -5,6 +5,7 @@ The floor of the rank is set above or just below what the machine has: nothing e
 
 import contextlib
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -23,8 +24,8 @@ from tests.bed.ranks import rank_spec
 
 LEAST_BYTES = 6 * GIB
 """MemAvailable never falls below this here: other work runs on the machine."""
-EATEN_BYTES = 5 * GIB
-"""At most; 2 GiB above the floor's distance, so that a deaf agent is seen and nobody is hurt."""
+BELOW_BYTES = 3 * GIB // 2
+"""The eater stops by itself so much below the floor: a deaf agent is seen, and nobody is hurt."""
 GROUP_BYTES = 96 * MIB
 FILE_BYTES = 384 * MIB
 
@@ -34,7 +35,8 @@ print("the eater is up", flush=True)
 while not os.path.exists({go!r}):
     time.sleep(0.02)
 held, step, begun = [], 32 << 20, time.monotonic()
-while len(held) * step < {most}:
+meminfo = os.open("/proc/meminfo", os.O_RDONLY)
+while int(os.pread(meminfo, 999, 0).split(b"MemAvailable:")[1].split()[0]) * 1024 > {least}:
     held.append(mmap.mmap(-1, step, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE))
     time.sleep(max(0.0, begun + len(held) * step / {speed} - time.monotonic()))
 print("the eater is full", flush=True)
@@ -165,27 +167,32 @@ def pressed_node(folder: Path, engine: str, floor: int, **names: object) -> Iter
 def eat(folder: Path, speed: float) -> tuple[Story, int]:
     """A rank that takes `speed` bytes a second towards a floor 3 GiB below what is available; the floor."""
     floor = available() - 3 * GIB
-    assert floor - 2 * GIB >= LEAST_BYTES, "this machine has too little memory to spare"
-    with pressed_node(folder, EATER, floor, most=EATEN_BYTES, speed=speed) as node:
+    assert floor - BELOW_BYTES >= LEAST_BYTES, "this machine has too little memory to spare"
+    with pressed_node(folder, EATER, floor, least=floor - BELOW_BYTES, speed=speed) as node:
         node.quiet_for(2.0)
         return node.begin(), floor
 
 
 def thrash(folder: Path, group: Path) -> Story:
     """A rank whose mapped file is four times as large as the control group lets it have."""
+    file = _weights(folder)
+    with pressed_node(
+        folder, THRASHER, available() + 4 * GIB, group=str(group / "cgroup.procs"), file=str(file)
+    ) as node:
+        node.quiet_for(6.0)
+        return node.begin()
+
+
+def _weights(folder: Path) -> Path:
+    """A file on the disk and not in the cache: pages there belong to the group of their first reader."""
     file = folder / "weights"
     with file.open("wb") as weights:
         for _ in range(FILE_BYTES // MIB):
             weights.write(b"w" * MIB)
         weights.flush()
         os.fsync(weights.fileno())
-        # Pages in the cache belong to the group of whoever read them first: here to nobody.
         os.posix_fadvise(weights.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    with pressed_node(
-        folder, THRASHER, available() + 4 * GIB, group=str(group / "cgroup.procs"), file=str(file)
-    ) as node:
-        node.quiet_for(6.0)
-        return node.begin()
+    return file
 
 
 @contextmanager
@@ -205,3 +212,24 @@ def memory_group(name: str) -> Iterator[Path]:
             with contextlib.suppress(OSError):
                 group.rmdir()
             time.sleep(0.05)
+
+
+@contextmanager
+def thrashing(folder: Path) -> Iterator[None]:
+    """Some process of this machine thrashes, in a control group of its own: every node on the machine sees
+    it in vmstat and in the pressure. Needs root.
+    """
+    file, go = _weights(folder), folder / "go"
+    with memory_group(f"sparkd-thrash-{os.getpid()}") as group:
+        program = folder / "thrasher"
+        values = {"python": sys.executable, "go": str(go), "group": str(group / "cgroup.procs")}
+        program.write_text(THRASHER.format(**values, file=str(file)))
+        program.chmod(0o755)
+        go.touch()
+        process = subprocess.Popen([program], stdout=subprocess.DEVNULL)
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
+            go.unlink()

@@ -35,7 +35,9 @@ def test_ids_holder_and_token_are_minted_once(paths: Paths) -> None:
 
     def written() -> tuple[str, str, str]:
         holder = local_config.write_holder(paths, 2)
-        config = read_config(local_config.write_agent_config(paths, 1, "http://127.0.0.1:1", holder, machinery))
+        config = read_config(
+            local_config.write_agent_config(paths, 1, "http://127.0.0.1:1", holder, machinery)
+        )
         return holder, config.node_id, local_config.write_token(paths).read_text()
 
     first = written()
@@ -53,7 +55,9 @@ def test_a_socket_path_fits_and_its_folder_is_ours_alone(tmp_path: Path) -> None
 
     def socket(*runtime: Path) -> Path | None:
         paths = Paths((), tmp_path, tmp_path / "local", runtime)
-        return read_config(local_config.write_agent_config(paths, 1, "http://127.0.0.1:1", "h", machinery)).socket
+        return read_config(
+            local_config.write_agent_config(paths, 1, "http://127.0.0.1:1", "h", machinery)
+        ).socket
 
     found = socket(long, open_to_all, short)
     assert found is not None
