@@ -135,7 +135,7 @@ class Secured(asyncio.Protocol):
             if self._http is None:
                 self.tls.do_handshake()
                 self._begin_http(self.tls)
-            while self.reading and self._http is not None:
+            while self.reading and self._http is not None and not self._is_deaf:
                 data = self.tls.read(_READ_BYTES)
                 if not data:
                     self.close()

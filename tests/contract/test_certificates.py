@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import socket
 import ssl
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from cryptography import x509
 from sparkd.clock import Instant
 from sparkd.enrol.authority import make_authority
 from sparkd.enrol.roster import read_roster, revoke_node
+from sparkd.records.defaults import DEFAULTS
 from sparkd.records.report import Caller, CertificateAsked, Hello, NodeFacts
 from sparkd_agent.identity import Identity
 from sparkd_agent.link import Link
@@ -211,6 +213,24 @@ def test_a_certificate_that_was_not_renewed_is_told_of_a_month_ahead(
     assert verdicts(coordinator, "spark-a") == []
 
 
+def test_what_follows_a_refusal_in_the_same_breath_is_not_read(
+    coordinator: SecureCoordinator, tmp_path: Path
+) -> None:
+    identity = make_identity(tmp_path / "a", coordinator.authority, "a", issued=time.time() - 400 * DAY)
+    request = b"GET /agent/v1/document HTTP/1.1\r\nhost: x\r\n\r\n"
+    with (
+        socket.create_connection(("127.0.0.1", coordinator.agents), PATIENCE_S) as plain,
+        client_context(identity).wrap_socket(plain) as secure,
+    ):
+        secure.sendall(request * 50)
+        received = b""
+        while data := secure.recv(65536):
+            received += data
+    assert received.count(b"HTTP/1.1 403") == 1
+    assert "refused a connection" not in coordinator.log, "the answer was the refusal"
+    assert "Traceback" not in coordinator.log
+
+
 def test_strangers_do_not_fill_the_log(coordinator: SecureCoordinator) -> None:
     for _ in range(20):
         with pytest.raises(ssl.SSLError):
@@ -289,6 +309,26 @@ def test_an_agent_tries_a_list_of_addresses_and_renews_without_a_restart(
         assert (identity / "node.key").read_text() == key
         assert agent.log.count("connected to") == 1, "beats went on over it"
         assert state_of(coordinator, "spark-a") == "alive"
+    finally:
+        agent.end()
+
+
+def test_a_certificate_at_its_very_end_is_renewed_when_the_coordinator_is_back(
+    coordinator: SecureCoordinator, tmp_path: Path
+) -> None:
+    """It has ended, and lives on the grace that clocks get; the coordinator was away at the time."""
+    issued = time.time() - 365 * DAY - DEFAULTS.clock_warn_s + 60
+    identity = make_identity(tmp_path / "a", coordinator.authority, "a", issued=issued)
+    old = (identity / "node.crt").read_text()
+    coordinator.end()
+    agent = agent_of(coordinator, tmp_path / "agent", identity)
+    try:
+        until(lambda: "cannot be reached" in agent.log, "the agent to find nobody")
+        coordinator.launch()
+        until(lambda: (identity / "node.crt").read_text() != old, "a new certificate")
+        until(lambda: verdicts(coordinator, "spark-a") == [], "the new one to be shown")
+        assert state_of(coordinator, "spark-a") == "alive"
+        assert agent.log.count("connected to") == 1
     finally:
         agent.end()
 
