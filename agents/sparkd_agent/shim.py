@@ -52,8 +52,9 @@ RETRY_S = 1.0
 PR_SET_CHILD_SUBREAPER = 36
 CGROUPS = "/sys/fs/cgroup"
 BELOW = "rank"
-RANK_OOM_SCORE = "800"
 """The rank's own control group, below the unit's, in which the shim stays."""
+RANK_OOM_SCORE = "800"
+"""As `runtime/unit.py` gives the unit."""
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """The shim must not end before its rank; SIGKILL for the rank is the agent's business."""
 

@@ -16,8 +16,8 @@ SLICE: Final = "sparkd-ranks.slice"
 """Beside the agent's group, not in it: what happens to the agent's unit does not reach a rank."""
 AGENT_UNIT: Final = "sparkd-agent.service"
 RANK_OOM_SCORE: Final = 800
-"""As the shim gives the rank. On a GB10 GPU memory counts for no process: the kernel would judge a rank of 100 GiB
-by its few GiB of host memory, and end sshd instead."""
+"""As the shim gives the rank. On a GB10 GPU memory counts for no process: the kernel would judge a rank of
+100 GiB by its few GiB of host memory, and end sshd instead."""
 STOP_S: Final = 20
 """Between systemd's SIGTERM and its SIGKILL when the machine goes down; a rank needs 11 to 13 s to obey."""
 _UNLIMITED: Final = (1 << 64) - 1
