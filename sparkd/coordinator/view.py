@@ -54,6 +54,7 @@ def deployment_status(
     record = gang.record
     head = record.specs[0] if record.specs else None
     running = record.phase in RUNNING
+    shed = running and _shed(fleet, gang)
     told = DeploymentStatus(
         name=record.name,
         profile=record.intent.profile_name,
@@ -64,10 +65,10 @@ def deployment_status(
         generation=record.generation,
         falls=record.falls,
         since=rfc3339(record.since_wall),
-        conditions=gang.conditions,
+        conditions=(*gang.conditions, "shed") if shed else gang.conditions,
         waiting_for=_waiting(fleet, gang, now),
         endpoint=_endpoint(record, key_files.get(record.name)),
-        admit=not (running and _shed(fleet, gang)),
+        admit=not shed,
         proof_age_s=_proof_age(fleet, gang, now) if running else None,
         proof_bound_s=_proof_bound(head) if running else None,
         ranks=tuple(_rank(fleet, gang, rank) for rank in range(len(record.specs))),

@@ -54,6 +54,15 @@ def status_bytes(pid: int, field: str) -> int:
     raise AssertionError(field)
 
 
+def test_a_rank_goes_before_everything_else_when_memory_runs_out(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with rank_bed(tmp_path) as bed:
+            rank = await bed.start(NAME, "wait")
+            assert Path(f"/proc/{rank.leader}/oom_score_adj").read_text() == "800\n"
+
+    asyncio.run(test())
+
+
 def test_the_rank_has_its_own_environment_and_secrets_are_in_no_argv(tmp_path: Path) -> None:
     async def test() -> None:
         async with rank_bed(tmp_path) as bed:

@@ -9,6 +9,7 @@ from sparkd.records.document import DeploymentSerial, Document, Revision, Task
 from sparkd.records.intent import Descriptor, Intent
 from sparkd.records.names import RankName
 from sparkd.records.rank import Address, RankSpec
+from sparkd.records.report import RankState
 from sparkd_agent.core import machine
 from sparkd_agent.core.state import (
     Begin,
@@ -22,6 +23,7 @@ from sparkd_agent.core.state import (
     GoneTold,
     Kill,
     LeaseGiven,
+    MemoryShort,
     RankChanged,
     SaveFences,
     Start,
@@ -216,3 +218,19 @@ def test_a_frozen_engine_is_ended_here_only_without_a_coordinator() -> None:
     state, told = machine.step(state, EngineFrozen(spec().name, "no answer"), Instant(107.0, 0.0))
     assert isinstance(told[0], Kill)
     assert "no answer" in told[0].reason
+
+
+def test_a_node_that_is_short_of_memory_ends_its_rank_once_whatever_the_coordinator_says() -> None:
+    state, _ = play(running(spec()), LeaseGiven(6.0))
+    short = MemoryShort(spec().name, "MemAvailable 0.8 GiB")
+    state, told = play(state, short, short)
+    assert told == [Kill(spec().name, "MemAvailable 0.8 GiB")]
+    _, told = play(state, DocumentCame(document(2)))  # the coordinator's own word comes too late
+    assert acts(told) == []
+
+
+@pytest.mark.parametrize("state", ["fallen", "gone"])
+def test_what_has_ended_is_not_ended_for_its_memory(state: RankState) -> None:
+    after, _ = play(running(spec()), RankChanged(spec().name, state))
+    _, told = play(after, MemoryShort(spec().name, "x"), MemoryShort("sparkd-other-g1-r0", "x"))
+    assert told == []
