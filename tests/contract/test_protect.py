@@ -16,14 +16,14 @@ from sparkd_agent.watch.shm import unmapped
 HELD = privileges.look().held
 
 LOCK = """
-import re, threading
+import mmap, re, threading
 from sparkd_agent.watch import protect
 def kib(field): return int(re.search(rf"^{field}:\\s+(\\d+)", open("/proc/self/status").read(), re.M)[1])
 protect.small_stacks()
 before = kib("VmRSS")
 why_not = protect.lock_memory()
 after = kib("VmRSS")
-wide = bytearray(64 << 20)
+wide = mmap.mmap(-1, 64 << 20)
 print(why_not, before, after, kib("VmLck"), kib("VmRSS") - after, threading.stack_size())
 """
 
