@@ -1,11 +1,14 @@
 """What `sparkd init` and `sparkd nodes add|remove|upgrade` share: a person at a terminal, the coordinator."""
 
 import getpass
+import queue
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -19,6 +22,7 @@ from sparkd.enrol.stock import Stock
 from sparkd.enrol.target import SshSettings
 from sparkd.errors import NotReached, SparkdError, UsageError
 from sparkd.paths import find_paths
+from sparkd.records.defaults import DEFAULTS
 from sparkd.unit_files import AGENT, unit_file
 
 _WORDS: dict[State, str] = {
@@ -33,11 +37,18 @@ _COLOURS = {"failed": typer.colors.RED, "refused": typer.colors.RED, "would": ty
 
 
 class Person:
-    """Reads and answers at the terminal: one line or one question at a time, whoever has something to say."""
+    """Reads and answers at the terminal: one line or one question at a time, whoever has something to say.
+
+    Questions of other threads are asked by the thread that called `attend`, the main one: Ctrl-C reaches no
+    other, and a password prompt must give the terminal back.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         self._width = max((len(name) for name in names), default=0)
         self._lock = threading.Lock()
+        self._questions: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]] = (
+            queue.SimpleQueue()
+        )
 
     def tell(self, node: str, step: str, state: State, words: str) -> None:
         if state == "begun" and step != "verify":
@@ -49,14 +60,29 @@ class Person:
     def confirm(self, question: str) -> bool:
         if not sys.stdin.isatty():
             return False
-        with self._lock:
-            return typer.confirm(printable(question), err=True)
+        return bool(self._ask(lambda: typer.confirm(printable(question), err=True)))
 
     def secret(self, question: str) -> str | None:
         if not sys.stdin.isatty():
             return None
-        with self._lock:
-            return getpass.getpass(f"{question}: ", stream=sys.stderr)
+        answer = self._ask(lambda: getpass.getpass(f"{question}: ", stream=sys.stderr))
+        return None if answer is None else str(answer)
+
+    def attend(self, is_busy: Callable[[], bool]) -> None:
+        """Ask what is to be asked, until there is nothing more to do."""
+        while is_busy():
+            with suppress(queue.Empty):
+                ask, answers = self._questions.get(timeout=DEFAULTS.client_poll_s)
+                with self._lock:
+                    answers.put(ask())
+
+    def _ask(self, ask: Callable[[], Any]) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            with self._lock:
+                return ask()
+        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._questions.put((ask, answers))
+        return answers.get()
 
 
 def printable(text: str) -> str:
@@ -101,7 +127,7 @@ def enrol(
     hosts: Sequence[Host], api: Api, stock: Stock, wishes: Wishes, person: Person
 ) -> tuple[Outcome, ...]:
     errand = Errand(api.cluster(), api, stock, wishes, person.tell)
-    return run_all([Enrolment(host, errand) for host in hosts])
+    return run_all([Enrolment(host, errand) for host in hosts], person.attend)
 
 
 def name_of(target: str) -> str:

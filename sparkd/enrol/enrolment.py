@@ -1,5 +1,6 @@
 """Carrying out a plan of steps on one machine, and telling of each step as it goes."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -266,10 +267,24 @@ def _host_port(url: str) -> tuple[str, int]:
 
 
 def run_all(
-    enrolments: Sequence[Enrolment], at_once: int = DEFAULTS.enrol_hosts_at_once
+    enrolments: Sequence[Enrolment],
+    attend: Callable[[Callable[[], bool]], None],
+    at_once: int = DEFAULTS.enrol_hosts_at_once,
 ) -> tuple[Outcome, ...]:
-    """Side by side; one that fails stops no other."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+    """Side by side; one that fails stops no other. `attend` is called here, with whether there is still work
+    going on, and returns when there is none: questions to a person are asked in it.
 
-    with ThreadPoolExecutor(max_workers=at_once) as pool:
-        return tuple(pool.map(Enrolment.run, enrolments))
+    The threads end with the process: what is under way when a person goes away ends with its connection.
+    """
+    outcomes: dict[int, Outcome] = {}
+    room = threading.Semaphore(at_once)
+
+    def work(number: int) -> None:
+        with room:
+            outcomes[number] = enrolments[number].run()
+
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(len(enrolments))]
+    for thread in threads:
+        thread.start()
+    attend(lambda: any(thread.is_alive() for thread in threads))
+    return tuple(outcomes[number] for number in range(len(enrolments)))

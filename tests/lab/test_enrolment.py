@@ -201,6 +201,15 @@ def test_the_password_is_written_nowhere(site: Site) -> None:
     assert PASSWORD not in site.said["first"].text
 
 
+def test_ctrl_c_at_a_password_gives_the_terminal_back(site: Site) -> None:
+    said = at_terminal(site.head, *ADD, "ann@b", answers=[("Password of ann@b:", "\x03")], timeout_s=20)
+    assert said.code == 130, said.text
+    # Asked again, with nobody gone away, it is the same.
+    answers = [("Password of ann@b:", "wrong"), ("Password of ann@b:", PASSWORD)]
+    said = at_terminal(site.head, *ADD, "ann@b", answers=answers)
+    assert said.code == 0, said.text
+
+
 def test_a_model_comes_up_and_an_upgrade_leaves_its_ranks_alone(site: Site) -> None:
     assert "ready" in site.sparkd("up", "tiny", "--nodes", "a,b")
     ranks = {name: rank_pids(site.lab[name]) for name in ("a", "b")}

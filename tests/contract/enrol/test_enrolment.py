@@ -7,8 +7,10 @@ import socket
 import stat
 import subprocess
 import threading
+import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +20,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from sparkd.enrol.conversation import NODE_PYTHON
 from sparkd.enrol.enrolment import Enrolment, Outcome, run_all
-from sparkd.enrol.host import Host, SshHost, ThisHost
+from sparkd.enrol.host import Host, OnNode, SshHost, ThisHost
 from sparkd.enrol.ssh import Login
 from sparkd.enrol.target import SshSettings
 from sparkd.errors import CoordinatorUnreachable
-from tests.bed.coordinator import free_port
+from tests.bed.coordinator import PATIENCE_S, free_port
 from tests.bed.node_folder import NodeFolder, SigningCoordinator, Told, errand, make_stock
 from tests.bed.sshd import SSHD, Script, Sshd, sshd
 
@@ -242,12 +244,34 @@ def test_one_machine_under_two_names_is_one_node_and_the_failure_stops_no_other(
     told = Told()
     work = errand(bed.coordinator, make_stock(bed.server.folder), told)
     hosts = [bed.host("spark-1"), bed.host("spark-2")]
-    outcomes = run_all([Enrolment(host, work) for host in hosts])
+    outcomes = run_all([Enrolment(host, work) for host in hosts], wait)
     good = [outcome for outcome in outcomes if not outcome.failed]
     (bad,) = (outcome for outcome in outcomes if outcome.failed)
     assert len(good) == 1
     assert f"the same machine as {good[0].name}" in bad.failed[0]
     assert set(bed.coordinator.nodes.values()) == {good[0].name}
+
+
+def wait(is_busy: Callable[[], bool]) -> None:
+    """For a person with nothing to say."""
+    end = time.monotonic() + PATIENCE_S
+    while is_busy():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_fault_of_our_own_on_one_machine_stops_no_other(bed: Bed) -> None:
+    class Broken(Host):
+        name = "broken"
+
+        def open(self) -> AbstractContextManager[OnNode]:
+            raise ZeroDivisionError("a fault")
+
+    told = Told()
+    work = errand(bed.coordinator, make_stock(bed.server.folder), told)
+    broken, good = run_all([Enrolment(Broken(), work), Enrolment(bed.host(), work)], wait)
+    assert "a fault of sparkd's own: ZeroDivisionError" in broken.failed[0]
+    assert good.failed == ()
 
 
 def test_no_secret_is_in_an_argument_or_in_what_is_told(bed: Bed) -> None:
