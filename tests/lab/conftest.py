@@ -33,8 +33,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def name() -> str:
-    """Of a deployment: no two tests of a module share one."""
-    return f"d{next(_COUNT)}"
+    """Of a deployment: no two tests of a module share one, and no test of this very machine, which sees the
+    processes of nodes too.
+    """
+    return f"lab{next(_COUNT)}"
 
 
 @pytest.fixture
