@@ -160,15 +160,18 @@ def upgrade_nodes(
     Example: sparkd nodes upgrade
     """
     from sparkd.cli.enrolling import Api, Person, enrol, find_hosts, find_stock, name_of, summary_lines
-    from sparkd.cli.output import show
+    from sparkd.cli.output import say, show
     from sparkd.cli.session import connect
+    from sparkd.enrol.addresses import is_here
     from sparkd.enrol.enrolment import Wishes
     from sparkd.errors import NotFound
 
     with connect(coordinator) as session:
         api = Api(session.client)
         enrolled = sorted(api.cluster().nodes.values())
-        targets = hosts or enrolled
+        targets = hosts or [name for name in enrolled if not is_here(name)]
+        if not hosts and len(targets) < len(enrolled):
+            say("this machine is a node too; `sudo sparkd init` upgrades its agent, and the coordinator")
         strangers = [target for target in targets if name_of(target) not in enrolled]
         if strangers:
             known = ", ".join(enrolled) or "none"

@@ -4,6 +4,7 @@ import ipaddress
 import json
 import socket
 import subprocess
+from pathlib import Path
 from typing import Final
 
 from sparkd.errors import UsageError
@@ -31,6 +32,11 @@ def management_address() -> str:
         return others[0]
     told = ", ".join(others) or "none but loopback"
     raise UsageError(f"which address shall agents dial? name it with --address (this machine has: {told})")
+
+
+def is_here(node: str) -> bool:
+    """Whether a node that `init` named after its host is this machine: nobody reaches it over SSH."""
+    return Path("/opt/sparkd/current").is_symlink() and socket.gethostname().partition(".")[0] == node
 
 
 def agents_endpoint(address: str) -> str:

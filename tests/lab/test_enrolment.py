@@ -305,6 +305,18 @@ def test_the_coordinators_machine_becomes_a_node_without_ssh_to_itself(site: Sit
     assert "a machine that serves no rank is the safer place" in said
     assert site.states()["head"] == "alive"
     assert "Accepted" not in head.journal("ssh")
+    upgraded = at_terminal(
+        head,
+        "sparkd",
+        "nodes",
+        "upgrade",
+        "--offline",
+        "--wheels",
+        "/srv/wheels",
+        "--dry-run",
+        answers=[("Password", "\x03")],
+    )
+    assert "`sudo sparkd init` upgrades its agent" in upgraded.text
     # Nobody can log in there by that name, so it is taken off by hand.
     said = site.sparkd("nodes", "remove", "head")
     assert "`sudo sparkd-agent uninstall` there" in said
