@@ -53,7 +53,7 @@ test: lint unit contract real mods
 lab: vllm
 	tests/lab/prepare.sh
 	.venv/bin/python -m tests.lab.image
-	$(PYTEST) -n 2 --dist loadfile tests/lab/test_weather.py tests/lab
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder tests/lab
 
 # The simulation alone, on all cores: `make sim SEEDS=100000`. A failing seed replays with
 # `python -m tests.sim.schedule SEED`.
