@@ -25,10 +25,9 @@ from sparkd.records.defaults import DEFAULTS
 
 NODE_PYTHON: Final = "/usr/bin/python3"
 """The system's own: a login shell's `python3` may be conda's, of another version tomorrow."""
-_BOOT: Final = (
-    "import sys;i=sys.stdin.buffer;sys.stdout.write(sys.argv[1]+' ready\\n');sys.stdout.flush();"
-    "exec(i.read(int(i.readline())))"
-)
+_BOOT: Final = "import sys;i=sys.stdin.buffer;print(*sys.argv[1:],flush=True);exec(i.read(int(i.readline())))"
+"""Without quotes and backslashes, which shells take differently."""
+_READY: Final = "ready"
 SUDO_TRIES: Final = 3
 _CHUNK: Final = 32 * 1024
 
@@ -103,9 +102,7 @@ class Conversation:
             more = self._pipe.receive(max(0.0, end - time.monotonic()))
             if not more:
                 raise ConnectionResetError(f"the node's program ended: {self._said()}")
-            self._buffer += more
-            if len(self._buffer) > DEFAULTS.body_bytes:
-                raise ConnectionResetError("it talks without end")
+            self._keep(more)
 
     def _wait_ready(self, password: Callable[[int], str | None] | None) -> None:
         ready, prompt = self._mark + b"ready\n", self._mark + b"password:"
@@ -132,8 +129,13 @@ class Conversation:
             if not more:
                 self.close()
                 raise EnrolmentFailed(f"{self._who}: {NODE_PYTHON} cannot be run{_tail(self._buffer)}")
-            self._buffer += more
+            self._keep(more)
         _, _, self._buffer = self._buffer.partition(ready)
+
+    def _keep(self, more: bytes) -> None:
+        self._buffer += more
+        if len(self._buffer) > DEFAULTS.body_bytes:
+            raise ConnectionResetError("it talks without end")
 
     def _said(self) -> str:
         return self._buffer[-500:].decode(errors="replace").strip() or "without a word"
@@ -142,7 +144,7 @@ class Conversation:
 def remote_command(mark: str, *, sudo: bool) -> str:
     """What the node's shell is given. It is quoted here and nowhere else."""
     become = ["sudo", "-S", "-p", f"{mark} password:", "--"] if sudo else []
-    return shlex.join([*become, NODE_PYTHON, "-I", "-c", _BOOT, mark])
+    return shlex.join([*become, NODE_PYTHON, "-I", "-c", _BOOT, mark, _READY])
 
 
 def new_mark() -> str:
@@ -169,7 +171,7 @@ def converse_here(who: str, argv: Sequence[str] = (sys.executable,)) -> Conversa
     """With this machine, as the user that we are: `argv` is a Python."""
     mark = new_mark()
     process = subprocess.Popen(
-        [*argv, "-I", "-c", _BOOT, mark],
+        [*argv, "-I", "-c", _BOOT, mark, _READY],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,8 @@ WRITABLE = {
 """The only files that `write` may touch, with their modes."""
 NEEDED_MODULES = ("asyncio", "ctypes", "sqlite3", "ssl", "tomllib")
 COMMAND_S = 60
+LOOK_S = 15
+"""For what a machine in trouble may never answer: nvidia-smi hangs with its driver."""
 DOCKER_S = 5
 
 
@@ -95,14 +98,22 @@ def probe(args: Answer, _blob: bytes) -> Answer:
         "address": _address_towards(args.get("urls", [])),
         "unreachable": _unreachable(args.get("urls", [])),
         "agent": _agent(),
-        "fabric": _fabric(),
-        "gpu": _gpu(),
-        "gpu_owners": _gpu_owners(),
-        "containers": _containers(),
-        "images": _images(),
-        "model_roots": _model_roots(home),
-        "engines": _engines(home),
+        # Nice to know: none of it may keep a machine from being a node.
+        "fabric": _or_nothing(_fabric),
+        "gpu": _or_nothing(_gpu),
+        "gpu_owners": _or_nothing(_gpu_owners),
+        "containers": _or_nothing(_containers),
+        "images": _or_nothing(_images),
+        "model_roots": _or_nothing(lambda: _model_roots(home)),
+        "engines": _or_nothing(lambda: _engines(home)),
     }
+
+
+def _or_nothing(look: Callable[[], list[Any]]) -> list[Any]:
+    try:
+        return look()
+    except Exception:  # noqa: BLE001  a stranger's answer, a home that even root may not read
+        return []
 
 
 def _distribution() -> str:
@@ -252,12 +263,13 @@ def _number(file: Path) -> int | None:
 
 
 def _gpu() -> list[str]:
-    return _output(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]).splitlines()
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    return _output(query, LOOK_S).splitlines()
 
 
 def _gpu_owners() -> list[str]:
     query = ["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"]
-    return _output(query).splitlines()
+    return _output(query, LOOK_S).splitlines()
 
 
 def _containers() -> list[Answer]:
@@ -494,7 +506,7 @@ def _systemctl_says(*words: str) -> str:
     return _output([SYSTEMCTL, *words]).strip()
 
 
-def _output(argv: list[str]) -> str:
+def _output(argv: list[str], timeout_s: int = COMMAND_S) -> str:
     """What a program prints; nothing if it is not there. Its exit status is no matter."""
     try:
         done = subprocess.run(
@@ -502,7 +514,7 @@ def _output(argv: list[str]) -> str:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=COMMAND_S,
+            timeout=timeout_s,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -566,6 +578,8 @@ def converse(mark: str) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
+    # Whatever sudo or a login left: what is copied is for all users to read.
+    os.umask(0o022)
     while True:
         line = questions.readline()
         if not line:

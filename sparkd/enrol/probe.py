@@ -30,8 +30,17 @@ class FoundAgent:
     @property
     def holder(self) -> str | None:
         """The coordinator that this node obeys."""
+        return self._coordinator.get("holder")
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where that one is."""
+        return tuple(self._coordinator.get("urls", ()))
+
+    @property
+    def _coordinator(self) -> dict[str, Any]:
         section = (self.config or {}).get("coordinator")
-        return section.get("holder") if isinstance(section, dict) else None
+        return section if isinstance(section, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,9 +99,10 @@ def refusals(
         found.append(f"its {CONFIG_FILE} is empty or no TOML: correct it, or move it away")
     holder = probe.agent.holder
     if holder is not None and holder != cluster.holder:
+        where = f" at {', '.join(probe.agent.urls)}" if probe.agent.urls else ""
         found.append(
-            f"it belongs to another coordinator, {holder} (ours is {cluster.holder}): remove it there with "
-            "`sparkd nodes remove`, or run `sparkd-agent uninstall` on it"
+            f"it belongs to another coordinator, {holder}{where} (ours is {cluster.holder}): remove it there "
+            "with `sparkd nodes remove`, or run `sudo sparkd-agent uninstall` on it"
         )
     found += _name_taken(probe, name, cluster)
     if cluster.urls and len(probe.unreachable) == len(cluster.urls):

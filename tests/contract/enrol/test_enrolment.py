@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import os
 import shutil
 import socket
 import stat
@@ -373,8 +374,16 @@ def serve_docker(place: Path) -> socket.socket:
 
 
 def test_files_of_the_copy_may_be_read_but_not_written_by_others(bed: Bed) -> None:
-    bed.run(Told())
+    """Ranks run as users of their own, and find a plug-in there."""
+    host = ThisHost("here", getpass.getuser(), str(bed.server.home), NODE_PYTHON, bed.node.place)
+    before = os.umask(0o077)
+    try:
+        outcome = Enrolment(host, errand(bed.coordinator, make_stock(bed.server.folder), Told())).run()
+    finally:
+        os.umask(before)
+    assert outcome.failed == ()
     for place in (bed.node.root / "opt/sparkd" / outcome_folder(bed)).rglob("*"):
         mode = place.stat().st_mode
         assert not mode & (stat.S_IWGRP | stat.S_IWOTH), place
         assert mode & stat.S_IROTH, place
+        assert place.is_file() or mode & stat.S_IXOTH, place

@@ -137,7 +137,8 @@ def test_the_remote_command_is_one_line_of_constants_and_the_mark() -> None:
     """The only text that a remote shell ever reads: what a person typed is not in it."""
     for sudo in (False, True):
         words = shlex.split(remote_command("sparkd-0011", sudo=sudo))
-        assert words[-5:-2] == [NODE_PYTHON, "-I", "-c"]
-        assert words[-1] == "sparkd-0011"
-        assert words[:-5] == (["sudo", "-S", "-p", "sparkd-0011 password:", "--"] if sudo else [])
+        assert words[-6:-3] == [NODE_PYTHON, "-I", "-c"]
+        assert words[-2:] == ["sparkd-0011", "ready"]
+        assert not set(words[-3]) & set("'\"\\$`!")
+        assert words[:-6] == (["sudo", "-S", "-p", "sparkd-0011 password:", "--"] if sudo else [])
         assert "\n" not in remote_command("sparkd-0011", sudo=sudo)

@@ -153,6 +153,14 @@ def test_an_old_certificate_is_replaced_and_a_removed_id_too(authority: Authorit
         ({"free_bytes": 5 << 20}, "5 MiB free"),
         ({"unreachable": ("10.0.0.9:7071: No route to host",)}, "No route to host"),
         ({"agent": FoundAgent(config={"coordinator": {"holder": "holder-2"}})}, "holder-2"),
+        (
+            {
+                "agent": FoundAgent(
+                    config={"coordinator": {"holder": "h2", "urls": ["https://10.9.9.9:7071"]}}
+                )
+            },
+            "another coordinator, h2 at https://10.9.9.9:7071",
+        ),
         # What its owner wrote there, perhaps for another coordinator, is not overwritten.
         ({"agent": FoundAgent(config={})}, "no TOML"),
     ],
