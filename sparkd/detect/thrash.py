@@ -145,6 +145,7 @@ def _signs(looks: tuple[Look, ...], limits: Defaults) -> tuple[str, ...]:
     full = rate(looks, "full_us")
     if full is not None and full / 1e6 >= limits.trouble_full_share:
         found.append(f"every task waits for memory {100 * full / 1e6:.0f} % of the time (PSI full)")
+    looks = within(looks, limits.trouble_rate_s)
     scanned, freed = rate(looks, "direct_scanned"), rate(looks, "direct_freed")
     if scanned is not None and freed is not None and scanned >= limits.trouble_direct_pages:
         share = freed / scanned

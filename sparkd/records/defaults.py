@@ -118,7 +118,7 @@ class Defaults:
     watch_fast_s: float = 0.2
     """Between two looks while memory is short: a rank that takes 1 GiB/s is 0.2 GiB further at each."""
     watch_window_s: float = 5.0
-    """Rates and shares are over so long: the kernel's own ten-second average knows of a freeze too late."""
+    """Pressure is over so long: the kernel's own ten-second average knows of a freeze too late."""
     watch_gap_s: float = 2.0
     """A look counts for at most so long: nothing is known of the time while the agent stood still."""
     memory_floor_bytes: int = 2 * GIB
@@ -142,6 +142,8 @@ class Defaults:
     """PSI `full`: every task that could run waits for memory a tenth of the time. oomd acts at 60 % of 30 s,
     nohang at 40 %: on a GB10 the whole machine stands still by then."""
     trouble_some_share: float = 0.10
+    trouble_rate_s: float = 2.0
+    """Rates of pages are over so long: they jump within a second, and a burst should not count for five."""
     trouble_direct_pages: float = 256.0
     trouble_direct_yield: float = 0.3
     """Pages freed of pages looked at by tasks that had to reclaim for themselves: below it reclaim fails."""

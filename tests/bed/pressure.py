@@ -72,16 +72,19 @@ class Story:
 
     condemned: Condemned
     lowest: int
+    known: float
+    """From the word to begin until the agent said that the rank must go."""
     took: float
-    """From the beginning of the trouble until the rank was gone."""
+    """Until all of it was gone."""
     answers: list[float] = field(default_factory=list)
     """How long the agent took to say how it is."""
     events: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return (
-            f"{self.condemned.cause} after {self.took:.1f} s, MemAvailable at least "
-            f"{self.lowest / GIB:.2f} GiB, slowest status {max(self.answers):.3f} s: {self.condemned.reason}"
+            f"{self.condemned.cause} known after {self.known:.1f} s, gone after {self.took:.1f} s, "
+            f"MemAvailable at least {self.lowest / GIB:.2f} GiB, slowest status {max(self.answers):.3f} s: "
+            f"{self.condemned.reason}"
         )
 
 
@@ -133,13 +136,15 @@ class PressedNode:
         begun = time.monotonic()
         self._go.touch()
         try:
+            until(lambda: any(rank.condemned for rank in self.script.reports[-1].ranks), "it to be known")
+            known = time.monotonic() - begun
             gone = self.script.rank(self.spec.name, "gone")
             took = time.monotonic() - begun
         finally:
             observer.end()
         assert gone.condemned is not None, gone
         events = {one.kind: one.reason for report in tuple(self.script.reports) for one in report.events}
-        return Story(gone.condemned, observer.lowest, took, observer.answers, events)
+        return Story(gone.condemned, observer.lowest, known, took, observer.answers, events)
 
 
 @contextmanager

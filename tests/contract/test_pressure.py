@@ -33,7 +33,7 @@ def test_a_rank_that_thrashes_is_ended_and_one_that_does_not_is_left_alone(tmp_p
     assert story.condemned.cause == "MEMORY_THRASH", story
     assert "are read again (refaults)" in story.condemned.reason or "PSI full" in story.condemned.reason
     assert "(launching)" in story.condemned.reason
-    # Three seconds of trouble, half a second for the coordinator: five are promised on an idle machine.
-    assert story.took < 4 * DEFAULTS.watch_window_s, story
+    # Three seconds of trouble: five are promised on an idle machine, and are what it takes on a busy one.
+    assert story.known < 4 * DEFAULTS.watch_window_s, story
     assert max(story.answers) < STATUS_S, story
     assert {"shed", "memory"} <= story.events.keys()
