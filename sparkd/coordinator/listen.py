@@ -18,7 +18,7 @@ from sparkd.coordinator.bounded import BoundedH11
 from sparkd.coordinator.guard import App
 from sparkd.coordinator.guests import Guests
 from sparkd.coordinator.peer import Peer
-from sparkd.coordinator.secured import Refusals, Secured
+from sparkd.coordinator.secured import Refusals, Secured, Turns
 from sparkd.errors import UsageError
 from sparkd.records.defaults import Defaults
 
@@ -95,7 +95,7 @@ class Server(uvicorn.Server):
 
 def make_server(app: App, limits: Defaults, context: ssl.SSLContext | None = None) -> Server:
     """HTTP with bounds, over TLS if there is a context for it."""
-    guests, refusals = Guests(limits), Refusals()
+    guests, refusals, turns = Guests(limits), Refusals(), Turns()
 
     def connect(**uvicorns: Any) -> asyncio.Protocol:
         if context is None:
@@ -104,7 +104,7 @@ def make_server(app: App, limits: Defaults, context: ssl.SSLContext | None = Non
         def make_http(peer: Peer | None) -> BoundedH11:
             return BoundedH11(limits=limits, guests=None, peer=peer, **uvicorns)
 
-        return Secured(context, make_http, guests, refusals, limits)
+        return Secured(context, make_http, guests=guests, refusals=refusals, turns=turns, limits=limits)
 
     # What strangers send is answered, not written down.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)

@@ -6,6 +6,7 @@ instead of the reason. Here a connection costs 2 KiB until its first record is w
 """
 
 import asyncio
+import collections
 import logging
 import ssl
 from collections.abc import Callable
@@ -44,6 +45,26 @@ class Refusals:
         log.warning("refused a connection from %s: %s", peer, why)
 
 
+class Turns:
+    """One handshake in each turn of the loop: a burst of them delays nothing else by more than one, and those
+    that had to make room meanwhile cost nothing any more.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: collections.deque[Secured] = collections.deque()
+
+    def take(self, one: "Secured") -> None:
+        self._waiting.append(one)
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        one = self._waiting.popleft()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._next)
+        one.advance()
+
+
 class Secured(asyncio.Protocol):
     """One connection. `make_http` makes what speaks through it, once both ends have shown who they are."""
 
@@ -51,14 +72,17 @@ class Secured(asyncio.Protocol):
         self,
         context: ssl.SSLContext,
         make_http: Callable[[Peer | None], BoundedH11],
+        *,
         guests: Guests,
         refusals: Refusals,
+        turns: Turns,
         limits: Defaults,
     ) -> None:
         self._context = context
         self._make_http = make_http
         self._guests = guests
         self._refusals = refusals
+        self._turns = turns
         self._limits = limits
         self.peer = ""
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -103,7 +127,10 @@ class Secured(asyncio.Protocol):
             data = bytes(self._first)
             self._first.clear()
         self.incoming.write(data)
-        self.advance()
+        if self._http is None:
+            self._turns.take(self)
+        else:
+            self.advance()
 
     def eof_received(self) -> bool:
         if self._http is not None:
