@@ -1,5 +1,7 @@
 """The main model: every rank gets its rows, and nothing stays unloaded."""
 
+import functools
+
 import torch
 from vllm.model_executor.models import mimo_v2
 from vllm.model_executor.models.mimo_v2 import MiMoV2ForCausalLM
@@ -11,6 +13,7 @@ QKV = "model.layers.{}.self_attn.qkv_proj"
 MLP = "model.layers.{}.mlp.{}"
 
 
+@functools.cache
 def checkpoint(order: str, scale_name: str, mlp: str | None) -> tuple[dict[str, torch.Tensor], toy.Weights]:
     """The tensors as they stand in the files, and the projections in plain order."""
     weights, plain = toy.Weights(), toy.Weights(seed=2)
@@ -86,7 +89,7 @@ def whole(
     """One model of two ranks, its MLP in MXFP8 too if `mlp` names its scales; `drop`: not in the files."""
     wrong: list[str] = []
     tensors, plain = checkpoint(order or "plain", scale_name, mlp)
-    tensors.pop(drop, None)
+    tensors = {name: tensor for name, tensor in tensors.items() if name != drop}
     more = {} if order is None else {"fused_qkv_weight_order": order}
     with toy.engine_config(toy.config(quantized(mlp is not None), **more), dtype="bfloat16") as made:
         for rank in (0, 1):

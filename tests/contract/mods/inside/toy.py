@@ -1,6 +1,7 @@
 """A MiMo of two layers, one global and one with a sliding window, and its checkpoints."""
 
 import contextlib
+import functools
 import json
 import tempfile
 from collections.abc import Iterator
@@ -184,6 +185,7 @@ def interleave(plain: torch.Tensor, kv_heads: int, chunks: int = CHUNKS) -> torc
     return torch.cat(parts)
 
 
+@functools.cache
 def expected_rows(kv_heads: int, rank: int, size: int) -> list[int]:
     """The rows of a plain projection that a rank must hold, head by head."""
     mine = range(rank * HEADS // size, (rank + 1) * HEADS // size)
