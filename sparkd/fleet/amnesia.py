@@ -117,7 +117,7 @@ def _best(fleet: Fleet, name: str) -> Descriptor | None:
 
 
 def _serial(fleet: Fleet, name: str) -> DeploymentSerial | None:
-    """The newest wish of all that nodes have said in this life, also of one that has to say hello anew since."""
+    """The newest wish that nodes have told of in this life, also one that has to say hello anew since."""
     found = [s for node in fleet.nodes.values() for s in node.deployments if s.name == name]
     return max(found, key=lambda s: s.serial, default=None)
 
