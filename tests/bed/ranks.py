@@ -17,6 +17,7 @@ from sparkd_agent.logs import RankLog
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.runtime.base import RankHandle, Runtime, make_launch
+from sparkd_agent.runtime.manager import SystemBus
 from sparkd_agent.runtime.process import ProcessRuntime
 from sparkd_agent.runtime.systemd import SystemdRuntime
 from sparkd_agent.shm import ShmJanitor
@@ -155,4 +156,9 @@ async def rank_bed(folder: Path, shm: Path | None = None, **limits: float) -> As
                 await asyncio.wait([rank.task])
             for rank in bed.ranks:
                 await bed.runtime.stop(rank.handle)
+            if by_systemd():
+                # It lets go a moment after it was asked; the next test may use the same name.
+                names = {rank.handle.name for rank in bed.ranks}
+                bus = SystemBus(PATIENCE_S)
+                await until(lambda: not names & {one.rank for one in bus.units()}, "the units to go")
         bed.runtime.close()
