@@ -1,4 +1,4 @@
-"""A conversation with `onnode.py` on a node: over SSH, with sudo if need be, or on this machine.
+"""A conversation with `onnode` on a node: over SSH, with sudo if need be, or on this machine.
 
 The one place where text for a remote shell is made is `remote_command`; its words are constants and a random
 mark. Everything else travels as JSON on the program's standard input. A sudo password is written only in
@@ -14,11 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from importlib import resources
 from typing import IO, Any, Final, Protocol, Self
 
 import paramiko
 
+from sparkd.enrol import onnode
 from sparkd.enrol.ssh import Entered
 from sparkd.errors import EnrolmentFailed, LoginFailed
 from sparkd.records.defaults import DEFAULTS
@@ -62,10 +62,10 @@ class Conversation:
         Python.
         """
         self = cls(who, pipe, mark)
-        script = resources.files("sparkd.enrol").joinpath("onnode.py").read_bytes()
+        program = onnode.script()
         try:
             self._wait_ready(password)
-            pipe.send(f"{len(script)}\n".encode() + script)
+            pipe.send(f"{len(program)}\n".encode() + program)
         except OSError as error:
             raise EnrolmentFailed(f"{who}: the connection broke at the login: {error}") from error
         return self

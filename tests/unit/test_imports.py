@@ -51,6 +51,11 @@ RULES = [
     Rule("sparkd.detect", PURE, SHARED, pure=True),
     Rule("sparkd_agent.core", PURE, (*SHARED, "sparkd_agent.core"), pure=True),
     Rule("sparkd_agent.life", PURE, SHARED, pure=True),
+    Rule(
+        "sparkd.enrol.onnode",
+        "it is sent to nodes that have nothing of ours: the standard library only",
+        ("sparkd.enrol.onnode",),
+    ),
     Rule("sparkd_agent.shim", "it stays beside every model: the standard library only", ()),
     Rule(
         "sparkd_agent",
@@ -143,6 +148,7 @@ def test_the_import_graph(rule: Rule) -> None:
         ("sparkd_agent", "def f():\n    import httpx2"),
         ("sparkd_agent", "import yaml.nodes"),
         ("sparkd_agent.shim", "import msgspec"),
+        ("sparkd.enrol.onnode", "from sparkd.errors import SparkdError"),
         ("sparkd_agent.core", "from time import monotonic"),
         ("sparkd", "from sparkd_agent.procfs import ProcFs"),
         ("sparkd.records", "from sparkd.gang.state import Gang"),
