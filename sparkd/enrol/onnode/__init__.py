@@ -1,9 +1,9 @@
 """What runs on a node while it is being set up: read as text, sent over SSH, fed to the node's own Python.
 
 Standard library only, and nothing newer than Python 3.9: a node whose Python is too old must be able to say
-so. A conversation is one JSON line a question (`{"verb", "args", "bytes"}`, then so many raw bytes) and one line
-an answer, with the mark of this conversation before it. Nothing here takes a command: each verb does one thing,
-and does nothing when it is done already.
+so. A conversation is one JSON line a question (`{"verb", "args", "bytes"}`, then so many raw bytes) and one
+line an answer, with the mark of this conversation before it. Nothing here takes a command: each verb does
+one thing, and does nothing when it is done already.
 """
 
 from importlib import resources
