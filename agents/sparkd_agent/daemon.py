@@ -248,7 +248,7 @@ class Agent:
         """The next report, and the outbox rows that it carries."""
         now = self._clock.now()
         outbox = self._ledger.outbox()
-        sample = self.watch.sample
+        sample = self.watch.fresh()
         report = Report(
             caller=self.caller(),
             wall=now.wall,

@@ -115,6 +115,8 @@ class Defaults:
     # The watch over a node's memory, GPU and fabric (`sparkd.detect`). Sources: gb10.md §2, §3 and §5, and
     # the public reports; shares are of one core or of wall time, rates are per second.
     watch_s: float = 1.0
+    watch_idle_s: float = 4.0
+    """Between two looks of the watch's own while no rank is here: reports, one a second, look too."""
     watch_fast_s: float = 0.2
     """Between two looks while memory is short: a rank that takes 1 GiB/s is 0.2 GiB further at each."""
     watch_window_s: float = 5.0

@@ -116,6 +116,7 @@ class Watch:
         self._lines: tuple[str, ...] = ()
         self._evicting: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
         self.late_s = 0.0
         """How much later than it should have the last look came."""
         self.looked_at = clock.now().mono
@@ -132,9 +133,24 @@ class Watch:
         while True:
             self.late_s = max(0.0, self._clock.now().mono - due)
             self.look()
-            pause = plunge_of.pause_s(self._thrash, self._plunge, self._limits)
+            pause = self._pause()
             due = self._clock.now().mono + pause
-            await asyncio.sleep(pause)
+            timer = asyncio.get_running_loop().call_later(pause, self._wake.set)
+            await self._wake.wait()
+            timer.cancel()
+            self._wake.clear()
+
+    def fresh(self) -> Sample:
+        """For a report. While nothing runs here, reports also time the looks: one wake-up for both."""
+        due = self._clock.now().mono - self.looked_at >= self._limits.watch_s / 2
+        if self._rank is None and due:
+            self.look()
+        return self.sample
+
+    def _pause(self) -> float:
+        if self._rank is None and self._thrash.grade == "calm":
+            return self._limits.watch_idle_s
+        return plunge_of.pause_s(self._thrash, self._plunge, self._limits)
 
     def look(self) -> None:
         """One look, and all that follows from it."""
@@ -177,6 +193,7 @@ class Watch:
         self._rank = rank.name if rank else None
         if rank is not None:
             self._thrash, self._plunge = Thrash(), Plunge()
+            self._wake.set()
         self._fabric = fabric_of.Fabric()
         self._fabric_at = float("-inf")
         self._at_loaded = None

@@ -186,6 +186,22 @@ def test_admitted_again_when_memory_is_back(bed: Bed) -> None:
     assert bed.watch.sample.shed is None
 
 
+def test_while_nothing_runs_reports_give_the_time_for_looks(tmp_path: Path) -> None:
+    bed = Bed(tmp_path, Recorder(None))
+    bed.seconds(1)
+    bed.lay(50.0)
+    assert bed.watch.fresh().memory == bed.watch.sample.memory
+    bed.acts.mono += 1.0
+    seen = bed.watch.fresh().memory
+    assert seen is not None
+    assert seen.available == 50 * GIB
+    bed.acts.rank = RANK
+    bed.seconds(1)
+    bed.lay(40.0)
+    bed.acts.mono += 1.0
+    assert bed.watch.fresh().memory == seen  # with a rank the watch looks by itself
+
+
 # Page cache --------------------------------------------------------------------------------------------
 
 
