@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from sparkd.engine.plugin import ModRequest, ModsSeen
+from sparkd.records.defaults import DEFAULTS
 from sparkd_agent.logs import RankLog
 
 _SLICE_BYTES: Final = 1 << 20
@@ -12,8 +13,12 @@ _SLICE_BYTES: Final = 1 << 20
 class ModsWatch:
     """`missing`: why the rank may not serve; None while nothing is known against it."""
 
-    def __init__(self, requests: Sequence[ModRequest], log: RankLog) -> None:
+    def __init__(
+        self, requests: Sequence[ModRequest], log: RankLog, settle_s: float = DEFAULTS.mods_settle_s
+    ) -> None:
         self.missing: str | None = None
+        self._settle_s = settle_s
+        self._loaded_at: float | None = None
         self._required = tuple(request for request in requests if request.required)
         self._log = log
         self._seen = ModsSeen()
@@ -23,9 +28,17 @@ class ModsWatch:
         if not self._judged:
             self._seen = self._seen.read(lines)
 
-    def judge(self, processes: Sequence[tuple[str, int]]) -> bool:
-        """Once the model is loaded, and its processes (title, pid) are known. True if that is bad news."""
-        if self._judged or not processes:
+    def judge(self, processes: Sequence[tuple[str, int]], now: float) -> bool:
+        """Call it again and again once the model is loaded; `processes` (title, pid) hold it.
+
+        True once, if that is bad news. A worker may be seen later than the line that its weights are loaded,
+        so the processes are asked for a little later.
+        """
+        if self._judged:
+            return False
+        if self._loaded_at is None:
+            self._loaded_at = now
+        if not processes or now - self._loaded_at < self._settle_s:
             return False
         self._judged = True
         if self._missing(processes) is not None and self._read_all():

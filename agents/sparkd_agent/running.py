@@ -171,7 +171,7 @@ class RunningRank:
         self._progress = progress_of.observe(self._progress, sample, self._clock.now().mono)
         self._mods.read(lines)
         loaded = self._progress.phase in {"warming", "serving"}
-        if loaded and self._mods.judge(self._supervisor.model_processes()):
+        if loaded and self._mods.judge(self._supervisor.model_processes(), self._clock.now().mono):
             self._on_change(self)
 
     def report(self) -> RankReport:

@@ -263,9 +263,12 @@ class Defaults:
     plain_step_percent: float = 10.0
     plain_step_s: float = 10.0
     """Without a terminal: a rank's progress is told at each such step, or after so long."""
-    local_start_s: float = 60.0
+    mods_settle_s: float = 5.0
+    """From a rank's line that its weights are loaded until its workers are asked for their mods: they are
+    looked for each second, and a tiny model loads faster."""
     mods_answer_s: float = 60.0
     """A python that reads some sources of its vLLM takes two seconds."""
+    local_start_s: float = 60.0
     """Until a local set answers. Far more than it takes: a machine that is loading models is slow."""
     local_stop_s: float = 15.0
     """Between SIGTERM and SIGKILL of a local daemon."""

@@ -42,8 +42,11 @@ class OwnConfig(PretrainedConfig):
 
 def own_configuration() -> list[str]:
     """The class of a checkpoint that brings one: trusted, then not trusted."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from vllm.transformers_utils.config import get_config
 
+    # As in a process that has read no other checkpoint before.
+    CONFIG_MAPPING._extra_content.pop("mimo_v2", None)
     body = toy.config({}) | {"auto_map": {"AutoConfig": "configuration_own.OwnConfig"}}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(body))
