@@ -199,10 +199,13 @@ def _below(number: int | None, bound: int) -> bool:
 def _in_words(found: _Found, look: Look, floor: Floor) -> str:
     if found.grade == "calm":
         return ""
-    measured = (
-        "MemAvailable unknown" if look.memory is None else f"MemAvailable {_gib(look.memory.available)}"
-    )
-    return f"{measured}, floor {_gib(floor.bytes)} ({floor.phase}): {found.why}"
+    return f"{measured(look, floor)}: {found.why}"
+
+
+def measured(look: Look, floor: Floor) -> str:
+    """What every reason begins with: the value, the floor and the phase."""
+    value = "unknown" if look.memory is None else _gib(look.memory.available)
+    return f"MemAvailable {value}, floor {_gib(floor.bytes)} ({floor.phase})"
 
 
 def _gib(number: int) -> str:

@@ -165,7 +165,7 @@ class Watch:
         self._thrash = thrash_of.observe(before, self._look, floor, self._limits)
         if rank is not None:
             self._guard(rank, floor)
-        self._act(before, rank, now)
+        self._act(before, rank, floor, now)
         self._look_around(rank, now)
         self.sample = self._told(rank)
 
@@ -214,12 +214,13 @@ class Watch:
         if self._plunge.reason is not None:
             self._condemn(rank, "MEMORY_PLUNGE", self._plunge.reason)
 
-    def _act(self, before: Thrash, rank: Watched | None, now: float) -> None:
+    def _act(self, before: Thrash, rank: Watched | None, floor: Floor, now: float) -> None:
         grade, reason = self._thrash.grade, self._thrash.reason
         if _sheds(self._thrash) and not _sheds(before) and rank is not None:
             self._acts.tell("shed", f"{reason}; nothing enforces this until there is a gateway", rank.name)
         elif _sheds(before) and not _sheds(self._thrash) and rank is not None:
-            self._acts.tell("admit", "memory is well above the floor again", rank.name)
+            measured = thrash_of.measured(self._look, floor)
+            self._acts.tell("admit", f"{measured}: well above it, and for a while", rank.name)
         if grade == "end" and rank is not None:
             self._condemn(rank, self._thrash.verdict, reason)
         memory = self._look.memory
