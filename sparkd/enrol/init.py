@@ -138,6 +138,9 @@ class Init:
         folder = self._wanted.state
         fresh = not (folder / "ca.key").exists()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._wanted.owner is not None:
+            # Whatever root's umask is: the owner must get through.
+            folder.parent.chmod(0o755)
         make_authority(folder, time.time())
         self._give_to_owner(folder)
         return fresh, f"in {folder}; `sparkd coordinator backup FILE` keeps it safe"
