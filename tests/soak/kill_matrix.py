@@ -212,7 +212,7 @@ def main(words: list[str]) -> int:
         with local_bed(folder, engine, ROOT / ".models") as bed:
             for number, case in enumerate(chosen):
                 try:
-                    figures = case.run(bed, f"matrix{number}")
+                    figures = case.run(bed, f"m{os.getpid()}-{number}")
                 except AssertionError as error:
                     failed += 1
                     figures = f"| FAILED: {error} | |"
