@@ -96,9 +96,8 @@ class Essentials:
             asyncio.get_running_loop().remove_reader(one.pidfd)
         if one.ended:
             return
-        leader = self.leader
-        if one.title == SHIM and leader is not None and not self._procfs.alive(leader.ref):
-            self.end(leader)  # the shim's end is the consequence; the loop only heard of it first
+        if (cause := self._ended_before(one)) is not None:
+            self.end(cause)  # the loop only heard of it later
         one.ended_at = self._clock.now()
         self._on_end(one)
 
@@ -109,7 +108,20 @@ class Essentials:
 
     @property
     def leader(self) -> Essential | None:
-        return next((one for one in self._all.values() if one.title == LEADER), None)
+        return self._titled(LEADER)
+
+    def _titled(self, title: str) -> Essential | None:
+        return next((one for one in self._all.values() if one.title == title), None)
+
+    def _ended_before(self, one: Essential) -> Essential | None:
+        """Leader and shim bring each other down: the shim goes after its leader, and systemd ends a leader
+        whose shim was killed. A shim that outlived its leader has written down how that ended.
+        """
+        other = self._titled({SHIM: LEADER, LEADER: SHIM}.get(one.title, ""))
+        if other is None or other.ended or self._procfs.alive(other.ref):
+            return None
+        was_leader_first = self.exit_record() is not None
+        return other if was_leader_first == (other.title == LEADER) else None
 
     @property
     def living(self) -> list[int]:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,24 @@ def test_a_killed_shim_is_a_fall_and_nothing_survives_it(tmp_path: Path) -> None
         view = await rank.gone()
         assert view.fell == f"shim (pid {rank.shim}) was ended by signal 9"
         assert not any(map(alive, (worker, helper, rank.leader)))
+
+    run(tmp_path, test)
+
+
+def test_a_killed_shim_is_the_cause_also_of_its_leaders_end(tmp_path: Path) -> None:
+    """systemd ends what is left of a unit whose main process was killed, before the agent can look."""
+
+    async def test(bed: RankBed) -> None:
+        rank = await bed.start(NAME, "wait")
+        await rank.says("ready")
+        await rank.state("running")
+        os.kill(rank.shim, signal.SIGKILL)
+        os.kill(rank.leader, signal.SIGTERM)
+        end = time.monotonic() + 10
+        while alive(rank.shim) or alive(rank.leader):  # without the loop, so it hears of both at once
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        assert (await rank.gone()).fell == f"shim (pid {rank.shim}) was ended by signal 9"
 
     run(tmp_path, test)
 
