@@ -10,14 +10,18 @@ import tempfile
 from pathlib import Path
 
 from sparkd.records.defaults import GIB
-from tests.bed.pressure import eat, memory_group, thrash
+from tests.bed.pressure import TooBusy, eat, memory_group, thrash
 
 
 def main(runs: int) -> int:
     failures = 0
     for run in range(runs):
         with tempfile.TemporaryDirectory(prefix="sparkd-pressure-") as name:
-            story, floor = eat(Path(name), GIB)
+            try:
+                story, floor = eat(Path(name), GIB)
+            except TooBusy as busy:
+                print(f"eats {run + 1:2}: the machine was too busy to eat so fast: {busy}", flush=True)
+                continue
             fine = story.lowest > floor and max(story.answers) < 1.0
             failures += not fine
             above = (story.lowest - floor) / GIB

@@ -24,6 +24,7 @@ from tests.bed.ranks import rank_spec
 
 LEAST_BYTES = 6 * GIB
 """MemAvailable never falls below this here: other work runs on the machine."""
+AHEAD_BYTES = 3 * GIB
 BELOW_BYTES = 3 * GIB // 2
 """The eater stops by itself so much below the floor: a deaf agent is seen, and nobody is hurt."""
 GROUP_BYTES = 96 * MIB
@@ -31,6 +32,8 @@ FILE_BYTES = 384 * MIB
 
 EATER = """#!{python} -IS
 import mmap, os, time
+if os.getuid() == 0:
+    os.nice(-15)
 print("the eater is up", flush=True)
 while not os.path.exists({go!r}):
     time.sleep(0.02)
@@ -39,7 +42,7 @@ meminfo = os.open("/proc/meminfo", os.O_RDONLY)
 while int(os.pread(meminfo, 999, 0).split(b"MemAvailable:")[1].split()[0]) * 1024 > {least}:
     held.append(mmap.mmap(-1, step, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE))
     time.sleep(max(0.0, begun + len(held) * step / {speed} - time.monotonic()))
-print("the eater is full", flush=True)
+open({go!r} + ".full", "w").close()
 time.sleep(3600)
 """
 
@@ -88,6 +91,18 @@ class Story:
         )
 
 
+class NobodyKnew(AssertionError):
+    """The eater went through the floor in so many seconds, and nobody ended it."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"nobody ended it within {seconds:.1f} s")
+        self.seconds = seconds
+
+
+class TooBusy(Exception):
+    """The machine did not let the eater eat half as fast as it should: nothing was learnt."""
+
+
 class Observer(threading.Thread):
     """Asks the agent for its status and measures, ten times a second."""
 
@@ -122,6 +137,15 @@ class PressedNode:
     def _go(self) -> Path:
         return self.agent.folder / "go"
 
+    @property
+    def _full(self) -> Path:
+        """The eater has gone as far below the floor as it may."""
+        return self.agent.folder / "go.full"
+
+    @property
+    def _known(self) -> bool:
+        return any(rank.condemned for rank in self.script.reports[-1].ranks)
+
     def quiet_for(self, seconds: float) -> None:
         """The rank lives, however low the floor makes the node look."""
         end = time.monotonic() + seconds
@@ -136,7 +160,9 @@ class PressedNode:
         begun = time.monotonic()
         self._go.touch()
         try:
-            until(lambda: any(rank.condemned for rank in self.script.reports[-1].ranks), "it to be known")
+            until(lambda: self._known or self._full.exists(), "it to be known")
+            if not self._known:
+                raise NobodyKnew(time.monotonic() - begun)
             known = time.monotonic() - begun
             gone = self.script.rank(self.spec.name, "gone")
             took = time.monotonic() - begun
@@ -170,12 +196,24 @@ def pressed_node(folder: Path, engine: str, floor: int, **names: object) -> Iter
 
 
 def eat(folder: Path, speed: float) -> tuple[Story, int]:
-    """A rank that takes `speed` bytes a second towards a floor 3 GiB below what is available; the floor."""
-    floor = available() - 3 * GIB
+    """A rank that takes `speed` bytes a second towards a floor 3 GiB below what is available; the floor.
+
+    Raises TooBusy when the machine did not let it.
+    """
+    floor = available() - AHEAD_BYTES
     assert floor - BELOW_BYTES >= LEAST_BYTES, "this machine has too little memory to spare"
+    slow_s = 2 * AHEAD_BYTES / speed
     with pressed_node(folder, EATER, floor, least=floor - BELOW_BYTES, speed=speed) as node:
         node.quiet_for(2.0)
-        return node.begin(), floor
+        try:
+            story = node.begin()
+        except NobodyKnew as error:
+            if error.seconds > slow_s + 2 * BELOW_BYTES / speed:
+                raise TooBusy(str(error)) from None
+            raise
+        if story.known > slow_s:
+            raise TooBusy(str(story))
+        return story, floor
 
 
 def thrash(folder: Path, group: Path) -> Story:

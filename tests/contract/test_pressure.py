@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparkd.records.defaults import DEFAULTS, GIB
-from tests.bed.pressure import LEAST_BYTES, available, eat, memory_group, thrash
+from tests.bed.pressure import LEAST_BYTES, TooBusy, available, eat, memory_group, thrash
 
 pytestmark = pytest.mark.timeout(180)
 STATUS_S = 1.0
@@ -15,7 +15,10 @@ ROOM = LEAST_BYTES + 6 * GIB
 
 @pytest.mark.skipif(available() < ROOM, reason="needs 12 GiB that nobody else uses")
 def test_a_rank_that_eats_a_gib_a_second_is_ended_above_the_floor(tmp_path: Path) -> None:
-    story, floor = eat(tmp_path, GIB)
+    try:
+        story, floor = eat(tmp_path, GIB)
+    except TooBusy as busy:
+        pytest.skip(f"this machine is too busy to eat so fast: {busy}")
     assert story.condemned.cause == "MEMORY_PLUNGE", story
     assert f"floor {floor / GIB:.1f} GiB (launching)" in story.condemned.reason
     assert story.lowest > floor, story
