@@ -21,10 +21,10 @@ def sparkd(*words: str, engine: Path | None = None) -> subprocess.CompletedProce
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Path:
-    """A vLLM that has nothing but the place for MiMo's configuration class."""
-    folder = tmp_path / "vllm" / "transformers_utils"
+    """A vLLM that has nothing but MiMo's Omni model, in which one mod sets an attribute and others wrap."""
+    folder = tmp_path / "vllm" / "model_executor" / "models"
     folder.mkdir(parents=True)
-    (folder / "config.py").write_text("_CONFIG_REGISTRY = {}\n")
+    (folder / "mimo_v2_omni.py").write_text("class MiMoVisionPatchMerger:\n    def __init__(self): pass\n")
     (tmp_path / "vllm" / "__init__.py").touch()
     info = tmp_path / "vllm-0.33.1.dist-info"
     info.mkdir()
@@ -42,9 +42,9 @@ def test_list_tells_of_every_mod(tmp_path: Path) -> None:
 
 
 def test_check_says_what_applies_and_fails_for_what_would_be_refused(engine: Path) -> None:
-    done = sparkd("check", "mimo-config", "--python", sys.executable, engine=engine)
+    done = sparkd("check", "mimo-packed-modules", "--python", sys.executable, engine=engine)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == ["vLLM 0.33.1", "mimo-config  applies"]
+    assert done.stdout.splitlines() == ["vLLM 0.33.1", "mimo-packed-modules  applies"]
     every = sparkd("check", "--python", sys.executable, "-o", "json", engine=engine)
     assert every.returncode == 1
     reasons = {mod["name"]: mod["reason"] for mod in json.loads(every.stdout)["mods"]}
@@ -52,9 +52,6 @@ def test_check_says_what_applies_and_fails_for_what_would_be_refused(engine: Pat
 
 
 def test_fingerprint_prints_lines_to_paste(engine: Path) -> None:
-    source = engine / "vllm" / "model_executor" / "models"
-    source.mkdir(parents=True)
-    (source / "mimo_v2_omni.py").write_text("class MiMoVisionPatchMerger:\n    def __init__(self): pass\n")
     shown = sparkd("fingerprint", "mimo-vision-merger", "--python", sys.executable, engine=engine).stdout
     assert "MiMoVisionPatchMerger.__init__" in shown
     assert shown.rstrip().endswith('": NEEDED,  # 0.33.1 (unknown)')
