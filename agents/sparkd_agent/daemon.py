@@ -363,8 +363,8 @@ class Agent:
     def _carry_out(self, command: CoreCommand) -> None:
         match command:
             case Kill(name, reason):
-                log.info("kill %s: %s", name, reason)
                 self._end(name, lambda rank: rank.kill(reason))
+                log.info("kill %s: %s", name, reason)
             case Terminate(name, grace_s, reason):
                 log.info("terminate %s within %.0f s: %s", name, grace_s, reason)
                 self._end(name, lambda rank: rank.terminate(grace_s, reason))
