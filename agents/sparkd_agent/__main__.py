@@ -16,10 +16,12 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from sparkd.clock import SystemClock
 from sparkd.errors import Conflict, SparkdError, UsageError
 from sparkd.notify import Notifier
+from sparkd.records.defaults import GIB
 from sparkd_agent import privileges
 from sparkd_agent.config import AgentConfig, read_config
 from sparkd_agent.daemon import Agent
@@ -130,16 +132,25 @@ def _socket(config: AgentConfig) -> Path:
     return config.socket
 
 
-def _readable(status: dict[str, object], *, as_json: bool) -> str:
+def _readable(status: dict[str, Any], *, as_json: bool) -> str:
     if as_json:
         return json.dumps(status, indent=2)
-    ranks, limits = status.pop("ranks", []), status.pop("limits", [])
+    ranks, limits, watch = (status.pop(key) for key in ("ranks", "limits", "watch"))
     lines = [f"{key:12} {value}" for key, value in status.items()]
-    if isinstance(limits, list):
-        lines += [f"{'limit':12} {limit}" for limit in limits]
-    if isinstance(ranks, list):
-        lines += [f"{r['name']:28} {r['state']:10} {r['phase']:10} pid {r['pid']}" for r in ranks]
+    lines += _watch_lines(watch)
+    lines += [f"{'limit':12} {limit}" for limit in limits]
+    lines += [f"{r['name']:28} {r['state']:10} {r['phase']:10} pid {r['pid']}" for r in ranks]
     return "\n".join(lines)
+
+
+def _watch_lines(watch: dict[str, Any]) -> list[str]:
+    memory, sample = watch["sample"]["memory"], watch["sample"]
+    told = "unknown"
+    if memory is not None:
+        available, total = (memory[key] / GIB for key in ("available", "total"))
+        told = f"{available:.1f} GiB available of {total:.1f} ({watch['grade']})"
+    verdicts = [f"{v['severity']:12} {v['id']}: {v['title']}; {v['evidence']}" for v in sample["verdicts"]]
+    return [f"{'memory':12} {told}", *verdicts]
 
 
 def run(config: AgentConfig) -> None:

@@ -68,6 +68,7 @@ class LocalSocket:
 
     def _status(self) -> dict[str, Any]:
         hello = self._agent.hello()
+        watch = self._agent.watch
         return {
             "node": hello.facts.name,
             "id": hello.facts.id,
@@ -76,9 +77,12 @@ class LocalSocket:
             "holder": hello.holder,
             "accepted": str(hello.accepted),
             "limits": list(hello.facts.limits),
-            "memory": msgspec.to_builtins(self._agent.watch.sample),
-            "grade": self._agent.watch.thrash.grade,
-            "late_s": self._agent.watch.late_s,
+            "watch": {
+                "grade": watch.thrash.grade,
+                "reason": watch.thrash.reason,
+                "late_s": watch.late_s,
+                "sample": msgspec.to_builtins(watch.sample),
+            },
             "ranks": [msgspec.to_builtins(rank) for rank in hello.ranks],
         }
 

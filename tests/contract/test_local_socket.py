@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkd_agent.watch.driver import module_version
 from tests.bed.agent_process import AgentProcess, ScriptedCoordinator, agent_process, until
 from tests.bed.ranks import rank_spec
 
@@ -51,6 +52,12 @@ def test_status_says_how_things_stand(agent: AgentProcess) -> None:
     status = json.loads(ask(agent, "status", "-o", "json"))
     assert (status["node"], status["accepted"]) == ("node-1", "1.1")
     assert [(rank["name"], rank["state"]) for rank in status["ranks"]] == [(RANK, "running")]
+    watch = status["watch"]
+    assert watch["grade"] in ("calm", "watch")
+    assert watch["sample"]["memory"]["total"] > watch["sample"]["memory"]["available"] > 0
+    assert " GiB available of " in text
+    if module_version() is None:
+        assert watch["sample"]["gpu"] == {}, "unknown is not 0"
 
 
 def test_ranks_and_their_logs(agent: AgentProcess) -> None:
