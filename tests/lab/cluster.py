@@ -59,7 +59,6 @@ class Cluster:
         self.nodes = [self.lab[name] for name in names]
         self.engine = engine
         self.rest = Tunnel(lambda: f"/proc/{self.head.leader}/ns/net", ("127.0.0.1", 7070))
-        self._apis: dict[tuple[str, int], Tunnel] = {}
         try:
             self.lab.boot()
             self.bundle = software.make_bundle(self.head, WHEELS)
@@ -82,7 +81,7 @@ class Cluster:
         authority = make_authority(state, time.time())
         self.token = mint_token(state, "lab", "admin")
         head.write(f"{STATE}/token", self.token, 0o600)
-        self._units(head, COORDINATOR_UNIT)
+        self._unit(head, COORDINATOR_UNIT)
         agents = f"{head.mgmt.address}:{AGENTS_PORT}"
         drop_in = COORDINATOR_DROP_IN.format(agents=agents)
         head.write(f"/etc/systemd/system/{COORDINATOR_UNIT}.d/address.conf", drop_in)
@@ -102,13 +101,10 @@ class Cluster:
     def _install_agent(self, node: Node) -> None:
         node.run("useradd", "--create-home", "--shell", "/bin/bash", USER)
         software.unpack_agent(node, self.bundle)
-        self._units(node, AGENT_UNIT)
+        self._unit(node, AGENT_UNIT)
 
-    def _units(self, node: Node, *names: str) -> None:
-        for name in names:
-            node.write(
-                f"/etc/systemd/system/{name}", (software.ROOT / "agents" / "systemd" / name).read_text()
-            )
+    def _unit(self, node: Node, name: str) -> None:
+        node.write(f"/etc/systemd/system/{name}", (software.ROOT / "agents" / "systemd" / name).read_text())
 
     def _agent_config(self, node: Node, node_id: str, holder: str, url: str) -> str:
         python = f"{ENGINE}/bin/python" if self.engine == "vllm" else software.install_stand_in(node)
@@ -130,8 +126,7 @@ class Cluster:
         )
 
     def close(self) -> None:
-        for tunnel in (self.rest, *self._apis.values()):
-            tunnel.close()
+        self.rest.close()
         self.lab.close()
 
     # The coordinator's view.

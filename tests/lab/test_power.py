@@ -69,3 +69,18 @@ def test_all_nodes_reboot(four: Cluster, name: str, up: Up, order: Sequence[str]
     assert [rank.node for rank in status.ranks] == ["a", "b"]
     assert list(four.leaders(four["a"])) == [f"sparkd-{name}-g2-r0"]
     assert list(four.leaders(four["b"])) == [f"sparkd-{name}-g2-r1"]
+
+
+def test_all_nodes_reboot_in_good_order(four: Cluster, name: str, up: Up) -> None:
+    """systemd ends agents and ranks one after the other; whatever generations that costs, one comes back."""
+    up("--nodes", "a,b", *QUICK)
+    before = {node.name: node.boot_id for node in four.lab.nodes.values()}
+    for node in four.lab.nodes.values():
+        node.run("systemctl", "poweroff", "--no-block")
+    for node in four.lab.nodes.values():
+        node.wait_off()
+    four.lab.boot()
+    status = four.until(name, "ready", generation=2)
+    assert not before.items() & {node.name: node.boot_id for node in four.lab.nodes.values()}.items()
+    assert list(four.leaders(four["a"])) == [f"sparkd-{name}-g{status.generation}-r0"]
+    assert list(four.leaders(four["b"])) == [f"sparkd-{name}-g{status.generation}-r1"]
