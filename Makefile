@@ -1,5 +1,5 @@
 # `make demo` shows sparkd at work on this machine; `make test` proves it. Both set up what they need first.
-.PHONY: venv vllm vllm-versions lint unit contract chaos real mods test lab sim soak demo
+.PHONY: venv vllm vllm-versions lint unit contract chaos real mods test lab no-lab sim soak demo
 .DELETE_ON_ERROR:
 
 # A stamp carries the hash of what it was made from: a changed pyproject.toml makes the environment anew.
@@ -46,7 +46,7 @@ vllm-versions: vllm
 mods: vllm-versions
 	SPARKD_VLLM_VERSIONS="$(VERSIONS)" $(PYTEST) -m mods tests/contract/mods tests/contract/engine
 
-test: lint unit contract real mods
+test: lint unit contract real mods $(if $(filter 0,$(shell id -u)),lab,no-lab)
 
 # Real nodes on this machine: root, and on the first run a minute or two for their root file system. The bad
 # weather lasts ten minutes and costs nothing: one worker has it, the other one all the rest.
@@ -54,6 +54,9 @@ lab: vllm
 	tests/lab/prepare.sh
 	.venv/bin/python -m tests.lab.image
 	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder tests/lab
+
+no-lab:
+	@echo "test: make lab needs root and was NOT run: no real nodes, no power cuts, no partitions" >&2
 
 # The simulation alone, on all cores: `make sim SEEDS=100000`. A failing seed replays with
 # `python -m tests.sim.schedule SEED`.

@@ -22,7 +22,7 @@ from sparkd.toml_text import toml_text
 from sparkd_agent.procfs import ProcessRef, ProcFs
 from tests.bed.secure import make_identity
 from tests.lab import software
-from tests.lab.image import ENGINE
+from tests.lab.image import ENGINE, cache
 from tests.lab.lab import Lab
 from tests.lab.node import STATE, Node, until
 from tests.lab.tunnel import Tunnel
@@ -33,7 +33,7 @@ AGENT_UNIT: Final = "sparkd-agent.service"
 COORDINATOR_UNIT: Final = "sparkd-coordinator.service"
 USER: Final = "spark"
 """Whom ranks run as; the first user of a node."""
-WHEELS: Final = Path.home() / ".cache" / "sparkd-lab" / "wheels"
+WHEELS: Final = cache() / "wheels"
 COORDINATOR_STATE: Final = f"{STATE}/coordinator"
 AGENTS_PORT: Final = 7071
 IDENTITY: Final = "/etc/sparkd/tls"

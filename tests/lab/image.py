@@ -34,15 +34,20 @@ _RECIPE: Final = "2"
 """Changes with what is done to the packages below."""
 
 
+def cache() -> Path:
+    """Outside the repository: what labs of all checkouts share."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparkd-lab"
+
+
 def image() -> Path:
     """The image's folder; made in a minute or two where it is not in the cache.
 
-    The cache is `$XDG_CACHE_HOME/sparkd-lab`. An image is known by the packages in it, so a changed list
-    makes a new one and leaves the old one for other checkouts.
+    An image is known by the packages in it, so a changed list makes a new one and leaves the old one for
+    other checkouts.
     """
     mirror, suite = _source()
     key = hashlib.sha256("\n".join([_RECIPE, platform.machine(), suite, *PACKAGES]).encode()).hexdigest()[:12]
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparkd-lab"
+    base = cache()
     base.mkdir(parents=True, exist_ok=True)
     made = base / key
     with _locked(base / f"{key}.lock"):
@@ -84,19 +89,19 @@ def _make(folder: Path, mirror: str, suite: str) -> None:
 
 def _source() -> tuple[str, str]:
     """Mirror and suite from this machine's own apt: no other source is known to have them."""
+    suite = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     for file in sorted(Path("/etc/apt").glob("sources.list.d/*.sources")):
         for stanza in file.read_text().split("\n\n"):
-            fields = dict(
-                line.split(": ", 1) for line in stanza.splitlines() if ": " in line and line[0] != "#"
-            )
-            if "deb" in fields.get("Types", "").split() and "main" in fields.get("Components", "").split():
-                return fields["URIs"].split()[0], fields["Suites"].split()[0]
+            fields = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line)
+            if suite in fields.get("Suites", "").split() and "main" in fields.get("Components", "").split():
+                return fields["URIs"].split()[0], suite
     for file in (Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt").glob("sources.list.d/*.list"))):
         for line in file.read_text().splitlines() if file.exists() else ():
-            words = [word for word in line.split() if not word.startswith(("[", "signed-by=", "arch="))]
-            if words[:1] == ["deb"] and "main" in words[3:]:
-                return words[1], words[2]
-    raise RuntimeError("apt's sources name no mirror with a `main` component; the lab needs Debian or Ubuntu")
+            kind, _, rest = line.partition(" ")
+            words = rest.rpartition("]")[2].split()
+            if kind == "deb" and words[1:2] == [suite] and "main" in words[2:]:
+                return words[0], suite
+    raise RuntimeError(f"apt's sources name no mirror with {suite!r} main; the lab needs Debian or Ubuntu")
 
 
 @contextmanager

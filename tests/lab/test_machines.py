@@ -49,13 +49,11 @@ one.bind(("", 998))
 one.settimeout(1.5)
 print(one.recv(9))
 """
-CLOCK = "; ".join(
-    (
-        "import select, time",
-        "print('clock:', time.time(), time.monotonic(), flush=True)",
-        "select.select([], [], [], 1000)",
-    )
-)
+CLOCK = """
+import select, time
+print("clock:", time.time(), time.monotonic(), flush=True)
+select.select([], [], [], 1000)
+"""
 HALL = """
 [Service]
 ExecStart=/usr/bin/python3 -m http.server --bind 127.0.0.1 996 -d /etc
@@ -201,7 +199,8 @@ def test_full_disk(two: Lab) -> None:
 
 def test_clock_of_a_service(two: Lab) -> None:
     a = two["a"]
-    a.write("/etc/systemd/system/clock.service", f'[Service]\nExecStart=/usr/bin/python3 -c "{CLOCK}"\n')
+    a.write("/opt/clock.py", CLOCK)
+    a.write("/etc/systemd/system/clock.service", "[Service]\nExecStart=/usr/bin/python3 /opt/clock.py\n")
     with clock_off(a, "clock.service", 3600):
         line = until(lambda: re.search(r"clock: (\S+) (\S+)", a.journal("clock.service")), "its word")
         assert line is not None
