@@ -24,7 +24,7 @@ from sparkd.records.report import Hello
 
 def learn(fleet: Fleet, hello: Hello, now: Instant) -> Fleet:
     """Note whether a hello shows that the database is old, and hold what it names if so."""
-    fleet = _outbid(fleet, hello)
+    fleet = _compare(fleet, hello, now)
     if not fleet.old and _knows_more(fleet, hello):
         fleet = replace(fleet, old=True)
     if not fleet.old:
@@ -41,16 +41,31 @@ def highest_serial(fleet: Fleet, name: str) -> int:
     return serial.serial if serial is not None else 0
 
 
-def _outbid(fleet: Fleet, hello: Hello) -> Fleet:
-    """What a person asked for in this life is newer than what a node remembers from before it was away."""
-    gangs = dict(fleet.gangs)
+def _compare(fleet: Fleet, hello: Hello, now: Instant) -> Fleet:
+    """A node that comes later remembers another wish for a deployment that was taken from others already.
+
+    What a person asked for in this life is newer than what a node remembers from before it was away, and gets
+    a serial above it. Where nobody asked since, the highest serial wins.
+    """
     for serial in hello.deployments:
-        gang = gangs.get(serial.name)
+        gang = fleet.gangs.get(serial.name)
         if gang is None or serial.name not in fleet.known_again or serial.serial < gang.record.serial:
             continue
-        if (serial.serial, serial.desired) != (gang.record.serial, gang.record.desired):
-            gangs[serial.name] = replace(gang, record=replace(gang.record, serial=serial.serial + 1))
-    return replace(fleet, gangs=gangs)
+        record = gang.record
+        if (serial.serial, serial.desired) == (record.serial, record.desired):
+            continue
+        if serial.desired == record.desired:
+            fleet = _amend(fleet, gang, replace(record, serial=serial.serial))
+        elif serial.name in fleet.asked or serial.serial == record.serial:
+            fleet = _amend(fleet, gang, replace(record, serial=serial.serial + 1))
+        else:
+            wished = replace(record, serial=serial.serial, desired=serial.desired)
+            fleet = _put(fleet, _settle_phase(wished, now), now)
+    return fleet
+
+
+def _amend(fleet: Fleet, gang: Gang, record: GangRecord) -> Fleet:
+    return replace(fleet, gangs={**fleet.gangs, record.name: replace(gang, record=record)})
 
 
 def _knows_more(fleet: Fleet, hello: Hello) -> bool:

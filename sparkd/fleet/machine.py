@@ -243,7 +243,7 @@ def up(
     if gang is None:
         gang = gang_machine.create(name, intent, now, serial=1 + amnesia.highest_serial(fleet, name))
         known = fleet.known_again | {name}
-        fleet = replace(fleet, gangs={**fleet.gangs, name: gang}, known_again=known)
+        fleet = _asked(replace(fleet, gangs={**fleet.gangs, name: gang}, known_again=known), name)
         fleet, commands = _step_gangs(fleet, [(name, Tick())], now, limits)
         created = Told(name, 0, Say("phase", "asked for", to="pending"))
         return publish(fleet), (created, *commands), "created"
@@ -254,7 +254,7 @@ def up(
         if gang.record.intent.digest() == intent.digest():
             return fleet, (), "running"
         raise IntentDiffers(f"{name} runs with another intent", ())
-    fleet, commands = _step_gangs(fleet, [(name, Up(intent))], now, limits)
+    fleet, commands = _step_gangs(_asked(fleet, name), [(name, Up(intent))], now, limits)
     return fleet, commands, "started"
 
 
@@ -264,7 +264,7 @@ def down(fleet: Fleet, name: str, now: Instant, limits: Defaults = DEFAULTS) -> 
     _known(fleet, name)
     if name in fleet.held:
         fleet = amnesia.take_down(fleet, name, now)
-    return _step_gangs(fleet, [(name, Down())], now, limits)
+    return _step_gangs(_asked(fleet, name), [(name, Down())], now, limits)
 
 
 def endpoint_pulsed(
@@ -288,7 +288,7 @@ def restart(fleet: Fleet, name: str, generation: int, now: Instant, limits: Defa
     if gang.record.desired == "down":
         # A request that was on its way while somebody stopped the deployment must not bring it back.
         raise Conflict(f"{name} was asked to stop; start it with `sparkd up`")
-    return _step_gangs(fleet, [(name, Restart(generation))], now, limits)
+    return _step_gangs(_asked(fleet, name), [(name, Restart(generation))], now, limits)
 
 
 def drain(fleet: Fleet, name: str, *, drained: bool, now: Instant, limits: Defaults = DEFAULTS) -> Step:
@@ -316,6 +316,10 @@ def follow(fleet: Fleet, node: str, follows: tuple[Follow, ...]) -> Fleet:
 def send_errand(fleet: Fleet, errand: PendingTask) -> Fleet:
     """Put a question to a node that no gang asks; the answer comes as `ErrandDone`."""
     return publish(replace(fleet, errands=(*fleet.errands, errand)))
+
+
+def _asked(fleet: Fleet, name: str) -> Fleet:
+    return replace(fleet, asked=fleet.asked | {name})
 
 
 def _known(fleet: Fleet, name: str) -> Gang:

@@ -32,6 +32,8 @@ class Fleet:
     """Deployments that must be left as they are until more nodes have spoken."""
     known_again: frozenset[str] = frozenset()
     """Deployments that were taken from the agents in this life."""
+    asked: frozenset[str] = frozenset()
+    """Deployments that a person asked something of in this life."""
     drained: frozenset[str] = frozenset()
     """Nodes that get no new rank; durable."""
     holding: bool = True

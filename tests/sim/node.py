@@ -213,7 +213,9 @@ class SimNode:
         """What was sent SIGKILL ends. Proof is the agent's: without one nobody looks, and nobody kills."""
         now = self.now
         for name, rank in list(self.ranks.items()):
-            if rank.dies_at is not None and now >= rank.dies_at and rank.alive and self.core is not None:
+            # Moments are sums of delays: one that has come may lie a last digit before itself.
+            due = rank.dies_at is not None and now >= rank.dies_at - 1e-9
+            if due and rank.alive and self.core is not None:
                 rank.state = "gone"
                 self._write_row(name, "gone")
                 self.apply(RankChanged(name, "gone"))
