@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from sparkd.engine.phrases import telling_lines
+
 Stream = Literal["stdout", "stderr", "shim"]
 
 _STREAMS: Final[dict[bytes, Stream]] = {b"1": "stdout", b"2": "stderr", b"!": "shim"}
@@ -157,15 +159,14 @@ def _read(path: Path, begin: int, limit: int) -> bytes:
         return file.read(limit)
 
 
-def telling_lines(lines: Iterable[LogLine], count: int = 20, width: int = 500) -> tuple[str, ...]:
-    """The lines that say most about an end, oldest first: at most `count`, each cut to `width` characters.
-
-    vLLM's own account of a death comes first, then errors, then simply the last lines.
+def last_words(lines: Iterable[LogLine], count: int = 20, width: int = 500) -> tuple[str, ...]:
+    """What a rank's log says of its end: the lines that explain it, then the last ones; at most `count`, each
+    cut to `width` characters.
     """
-    told = [line.text[:width] for line in lines if line.text.strip()]
-    weights = [_weight(text) for text in told]
-    best = sorted(range(len(told)), key=lambda at: (weights[at], at), reverse=True)[:count]
-    return tuple(told[at] for at in sorted(best))
+    texts = [line.text.strip()[:width] for line in lines if line.text.strip()]
+    told = telling_lines(texts, count)
+    room = count - len(told)
+    return (*told, *(text for text in (texts[-room:] if room else ()) if text not in told))
 
 
 def tells_of_a_death(lines: Iterable[LogLine]) -> bool:
@@ -173,11 +174,4 @@ def tells_of_a_death(lines: Iterable[LogLine]) -> bool:
     return any(_DEATH in line.text for line in lines)
 
 
-def _weight(text: str) -> int:
-    if _DEATH in text:
-        return 2
-    return int(any(word in text for word in _ERROR_WORDS))
-
-
 _DEATH: Final = "died unexpectedly"
-_ERROR_WORDS: Final = ("ERROR", "CRITICAL", "Error:", "Traceback", "Fatal Python error", "Aborted", "panic")

@@ -19,7 +19,7 @@ from sparkd.records.report import Exit, RankState
 from sparkd_agent import exits, life
 from sparkd_agent.essentials import LEADER, LOG_LINES, SHIM, Essential, Essentials
 from sparkd_agent.kill import kill_exactly, kill_pass, signal_member, survivors
-from sparkd_agent.logs import RankLog, telling_lines, tells_of_a_death
+from sparkd_agent.logs import RankLog, last_words, tells_of_a_death
 from sparkd_agent.members import Marks, RankMembers
 from sparkd_agent.procfs import ProcessRef, ProcFs, Stat
 from sparkd_agent.rankfolder import RankFolder
@@ -328,7 +328,7 @@ class RankSupervisor:
 
     def _collect_lines(self) -> None:
         if self._life.fell is not None:
-            self._lines = telling_lines(RankLog(self._folder.log).last(LOG_LINES))
+            self._lines = last_words(RankLog(self._folder.log).last(LOG_LINES))
 
     def _shim_alive(self) -> bool:
         return self.handle.shim is not None and self._procfs.alive(self.handle.shim)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkd_agent.logs import LogLine, RankLog, parse_line, telling_lines
+from sparkd_agent.logs import LogLine, RankLog, last_words, parse_line
 
 
 def stamped(number: int, text: str = "line") -> bytes:
@@ -96,24 +96,32 @@ def line(text: str) -> LogLine:
     return LogLine(0.0, 0.0, "stdout", text)
 
 
-def test_the_telling_lines_are_deaths_then_errors_then_the_last_ones_in_order() -> None:
+def test_what_explains_an_end_comes_first_and_the_last_lines_after_it() -> None:
     texts = [
         "Worker proc VllmWorker-1 died unexpectedly (exit code: -9)",
         *[f"chatter {i}" for i in range(50)],
-        "ERROR something broke",
+        "ValueError: something broke",
         *[f"more chatter {i}" for i in range(50)],
     ]
-    assert telling_lines(map(line, texts), count=4) == (
+    assert last_words(map(line, texts), count=4) == (
         "Worker proc VllmWorker-1 died unexpectedly (exit code: -9)",
-        "ERROR something broke",
+        "ValueError: something broke",
         "more chatter 48",
         "more chatter 49",
     )
 
 
-def test_of_many_errors_the_last_are_told_and_all_are_cut() -> None:
-    told = telling_lines(
-        [line(f"ERROR {i} " + "x" * 900) for i in range(50)] + [line("  ")], count=2, width=20
-    )
-    assert [text[:8] for text in told] == ["ERROR 48", "ERROR 49"]
+def test_a_long_trace_of_who_only_heard_of_it_does_not_hide_what_was_raised_first() -> None:
+    frame = '(EngineCore pid=7) ERROR 11-30 14:53:14 [core.py:1510]   File "x.py", line {}, in step'
+    texts = [
+        "(Worker pid=8) ERROR 11-30 14:53:10 [multiproc_executor.py:9] ImportError: no such module",
+        *[frame.format(i) for i in range(200)],
+        "(EngineCore pid=7) ERROR 11-30 14:53:14 [core.py:1510] Exception: WorkerProc initialization failed",
+    ]
+    assert "ImportError: no such module" in last_words(map(line, texts), count=3)[0]
+
+
+def test_lines_are_cut_and_few() -> None:
+    told = last_words([line(f"step {i} " + "x" * 900) for i in range(50)] + [line("  ")], count=2, width=20)
+    assert [text[:7] for text in told] == ["step 48", "step 49"]
     assert {len(text) for text in told} == {20}
