@@ -14,10 +14,9 @@ ANSWER_S = 30.0
 
 
 class Traffic:
-    """Runs from `with` on. `lost`: what became of completions that were not answered whole in `answer_s`."""
+    """Runs from `with` on. `lost` holds what became of completions that were not answered whole."""
 
-    def __init__(self, cluster: Cluster, name: str, answer_s: float = ANSWER_S) -> None:
-        self._answer_s = answer_s
+    def __init__(self, cluster: Cluster, name: str) -> None:
         endpoint = cluster.client.deployment(name).endpoint
         assert endpoint is not None
         host, _, port = endpoint.base_url.removeprefix("http://").removesuffix("/v1").rpartition(":")
@@ -40,7 +39,7 @@ class Traffic:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._thread.join(self._answer_s + 5)
+        self._thread.join(ANSWER_S + 5)
         self._tunnel.close()
 
     def flows(self, more: int = 5) -> None:
@@ -60,7 +59,7 @@ class Traffic:
                 self.longest_s = max(self.longest_s, time.monotonic() - begun)
 
     def _ask(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._tunnel.port, timeout=self._answer_s)
+        connection = http.client.HTTPConnection("127.0.0.1", self._tunnel.port, timeout=ANSWER_S)
         try:
             connection.request("POST", "/v1/chat/completions", self._body, self._headers)
             answer = connection.getresponse()
