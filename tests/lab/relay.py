@@ -21,6 +21,7 @@ def tap(interface: str) -> socket.socket:
     made.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
     made.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
     made.bind((interface, ETH_P_ALL))
+    made.setblocking(False)  # one end that takes nothing must not hold up the other one's frames
     return made
 
 

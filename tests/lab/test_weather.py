@@ -45,6 +45,7 @@ def test_loss_and_delay_kill_nobody(
         states = [event.to for event in two.events() if event.kind == "node" and event.at > begun]
         record_property("states of the nodes", dict(Counter(states)))
         record_property("completions", f"{traffic.answered}, the longest {traffic.longest_s:.1f} s")
-        assert not {"silent", "lost"} & set(states), two.told()
+        # Silent is a question, asked on the second path; a loss would be the wrong answer to it.
+        assert "lost" not in states, two.told()
         record_property("completions lost on the way", traffic.lost)
         assert traffic.answered > 100
