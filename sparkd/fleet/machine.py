@@ -18,6 +18,7 @@ from sparkd.errors import (
 )
 from sparkd.fleet import amnesia
 from sparkd.fleet.documents import publication, publish
+from sparkd.fleet.members import node_called
 from sparkd.fleet.nodes import Node, contact, greet, hear
 from sparkd.fleet.state import Commands, ErrandDone, Fleet, FleetCommand, NodeSaid, Superseded, Told
 from sparkd.gang import machine as gang_machine
@@ -293,10 +294,7 @@ def restart(fleet: Fleet, name: str, generation: int, now: Instant, limits: Defa
 
 def drain(fleet: Fleet, name: str, *, drained: bool, now: Instant, limits: Defaults = DEFAULTS) -> Step:
     """Give a node no new rank any more, or again. What runs there goes on. Raises NotFound."""
-    node = next((n for n in fleet.nodes.values() if name in (n.name, n.id)), None)
-    if node is None:
-        known = ", ".join(sorted(n.name for n in fleet.nodes.values())) or "none"
-        raise NotFound(f"no node is called {name!r} (known: {known})")
+    node = node_called(fleet, name)
     if node.drained == drained:
         return fleet, ()
     changed = replace(node, drained=drained)

@@ -22,16 +22,22 @@ def enrol(fleet: Fleet, node_id: str, name: str) -> tuple[Fleet, Commands]:
     return replace(fleet, nodes=nodes, enrolled=fleet.enrolled | {node_id}), (said,)
 
 
+def node_called(fleet: Fleet, name: str) -> Node:
+    """By its name or id. Raises NotFound."""
+    node = next((one for one in fleet.nodes.values() if name in (one.name, one.id)), None)
+    if node is None:
+        known = ", ".join(sorted(one.name for one in fleet.nodes.values())) or "none"
+        raise NotFound(f"no node is called {name!r} (known: {known})")
+    return node
+
+
 def removable(fleet: Fleet, name: str) -> Node:
     """The node of that name or id, if nothing of ours hangs on it. Raises NotFound, or Conflict: what does.
 
     A node that is away may be removed: what runs there is out of reach, and its agent is refused when it is
     back.
     """
-    node = next((one for one in fleet.nodes.values() if name in (one.name, one.id)), None)
-    if node is None:
-        known = ", ".join(sorted(one.name for one in fleet.nodes.values())) or "none"
-        raise NotFound(f"no node is called {name!r} (known: {known})")
+    node = node_called(fleet, name)
     for gang in fleet.gangs.values():
         if node.id in gang.record.nodes and gang.record.phase not in ENDED:
             word = f"`sparkd down {gang.record.name}` first"

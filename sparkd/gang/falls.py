@@ -6,7 +6,7 @@ from sparkd.gang.ending import begin_recovering, begin_stopping
 from sparkd.gang.state import WriteIncident
 from sparkd.gang.turn import Turn
 from sparkd.records.fall import Fall
-from sparkd.records.report import Condemned, RankReport
+from sparkd.records.report import RankReport
 from sparkd.records.verdict import Severity, Verdict
 
 _SAME_FALL_S = 5.0
@@ -30,17 +30,7 @@ def fell(turn: Turn) -> bool:
 
 def begin_fall(turn: Turn, rank: int, reason: str, cause: str | None = None) -> None:
     """End the gang for a reason that no process end shows: frozen, no progress, a wrong canary."""
-    _begin(
-        turn,
-        Fall(
-            generation=turn.record.generation,
-            rank=rank,
-            node=turn.name_of(turn.record.nodes[rank]),
-            reason=reason,
-            wall=turn.now.wall,
-            cause=cause,
-        ),
-    )
+    _begin(turn, _judged(turn, rank, turn.name_of(turn.record.nodes[rank]), cause, reason))
 
 
 def _fallen(turn: Turn) -> list[Fall]:
@@ -53,38 +43,26 @@ def _fallen(turn: Turn) -> list[Fall]:
         report = node.reports.get(spec.name)
         ending = turn.phase in ("recovering", "stopping")
         if report is not None and report.condemned is not None and not ending:
-            found.append(_condemned(turn, rank, report.condemned, node.name))
+            # Whether its agent has ended it already or leaves that to us.
+            found.append(_judged(turn, rank, node.name, report.condemned.cause, report.condemned.reason))
         elif report is not None and _is_down(report, by_itself=ending):
             found.append(_fall_of(turn, rank, report, node.clock_offset_s))
         elif report is not None and report.mods_missing and not ending:
-            found.append(_unmodded(turn, rank, report.mods_missing, node.name))
+            # It runs, and must not: what it would serve is not what the profile means.
+            found.append(_judged(turn, rank, node.name, "MOD_MISSING", report.mods_missing))
         elif report is None and spec.name in node.refusals:
             code, reason = node.refusals[spec.name]
-            found.append(
-                Fall(
-                    turn.record.generation,
-                    rank,
-                    node.name,
-                    f"the node refused to start it ({code}): {reason}",
-                    turn.now.wall,
-                    cause="ENGINE_MISSING" if code == "engine" else "START_REFUSED",
-                )
-            )
+            cause = "ENGINE_MISSING" if code == "engine" else "START_REFUSED"
+            reason = f"the node refused to start it ({code}): {reason}"
+            found.append(_judged(turn, rank, node.name, cause, reason))
     return found
 
 
-def _condemned(turn: Turn, rank: int, why: Condemned, node: str) -> Fall:
-    """Its node must be rid of it, whether its agent has ended it already or leaves that to us."""
-    cause = known_cause(why.cause)
-    remedy = cause.remedy if cause else ""
-    return Fall(turn.record.generation, rank, node, why.reason, turn.now.wall, cause=why.cause, remedy=remedy)
-
-
-def _unmodded(turn: Turn, rank: int, reason: str, node: str) -> Fall:
-    """It runs, and must not: what it would serve is not what the profile means."""
-    cause = known_cause("MOD_MISSING")
-    remedy = cause.remedy if cause else ""
-    return Fall(turn.record.generation, rank, node, reason, turn.now.wall, cause="MOD_MISSING", remedy=remedy)
+def _judged(turn: Turn, rank: int, node: str, cause: str | None, reason: str) -> Fall:
+    """For a reason that no process end shows. The row of the cause has a remedy."""
+    known = known_cause(cause)
+    remedy = known.remedy if known else ""
+    return Fall(turn.record.generation, rank, node, reason, turn.now.wall, cause=cause, remedy=remedy)
 
 
 def _is_down(report: RankReport, *, by_itself: bool) -> bool:
