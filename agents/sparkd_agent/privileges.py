@@ -1,5 +1,6 @@
 """What this agent may do on its node, and in plain words what it cannot do, each with the remedy."""
 
+import pwd
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -132,8 +133,6 @@ def _no_systemd(privileges: Privileges) -> str | None:
 
 def _lingers(uid: int, root: Path) -> bool:
     """Users of the system are spared by logind; for others a file says that they stay."""
-    import pwd  # noqa: PLC0415 - for agents of ordinary users only
-
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
