@@ -98,8 +98,11 @@ class Essentials:
             return
         if (cause := self._ended_before(one)) is not None:
             self.end(cause)  # the loop only heard of it later
-        one.ended_at = self._clock.now()
-        self._on_end(one)
+        # Whatever else has ended by now has the same moment: which of them was first is not known.
+        at = self._clock.now()
+        for other in (one, *self._ended_unheard(one)):
+            other.ended_at = at
+            self._on_end(other)
 
     def end_all(self) -> None:
         """All of them are proved gone, whether or not the loop has heard of it."""
@@ -122,6 +125,11 @@ class Essentials:
             return None
         was_leader_first = self.exit_record() is not None
         return other if was_leader_first == (other.title == LEADER) else None
+
+    def _ended_unheard(self, one: Essential) -> list[Essential]:
+        """Leader and shim have an order of their own."""
+        others = [other for other in self._all.values() if other is not one and not other.ended]
+        return [o for o in others if o.title not in {LEADER, SHIM} and not self._procfs.alive(o.ref)]
 
     @property
     def living(self) -> list[int]:

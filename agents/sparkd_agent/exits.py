@@ -84,6 +84,18 @@ def _exit(rank: str, ended: Ended, code: int, how: ExitSource) -> Exit:
     )
 
 
+def kind_of(exit_: Exit | None) -> int:
+    """How well it explains what ended in the same moment, 0 best: a signal, an error, 0, nothing known.
+
+    The kind comes before the time (design §8): who is killed takes others along, who exits rarely kills.
+    """
+    if exit_ is None:
+        return 3
+    if exit_.signal is not None:
+        return 0
+    return 2 if exit_.code in (0, None) else 1
+
+
 def describe(exit_: Exit) -> str:
     """In plain words: `VLLM::Worker_TP1 (pid 812) was ended by signal 9`."""
     who = f"{exit_.process} (pid {exit_.pid})"

@@ -264,13 +264,24 @@ class RankSupervisor:
         """Find out how those ended that ended by themselves; `final`: who is unknown now stays so."""
         shim_alive = self._shim_alive()
         for one in self._told_of:
-            before = one.exit
             self._essentials.settle(one, shim_alive=shim_alive, final=final)
-            if one is self._first and before is None and one.exit is not None:
-                self._life = replace(self._life, fell=self._plainly(one.exit))
+        self._name_the_first()
         leader = self._essentials.leader
         if not shim_alive or (leader is not None and leader.exit is not None) or self._said_its_last_words():
             self._become(life.last_words_written(self._life, self._now()))
+
+    def _name_the_first(self) -> None:
+        """Of those that were found ended in one moment the kind of the end decides."""
+        if self._first is None:
+            return
+        at = self._first.ended_at
+        self._first = min(
+            (one for one in self._told_of if one.ended_at == at),
+            key=lambda one: exits.kind_of(one.exit),
+            default=self._first,
+        )
+        if self._first.exit is not None:
+            self._life = replace(self._life, fell=self._plainly(self._first.exit))
 
     def _said_its_last_words(self) -> bool:
         if self._life.state != "fallen" or self._life.killed_since is not None:

@@ -62,6 +62,22 @@ def worker(title: str = "VLLM::Worker_TP0", words: str = "exit code {}") -> None
     sleep_for_ever()
 
 
+def engine_and_worker() -> None:
+    """Two essential processes; the worker exits with 0 on SIGTERM. The leader reaps both and stays."""
+    core = titled("VLLM::EngineCore")
+    polite = (
+        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); print('polite', flush=True); "
+        "time.sleep(600)"
+    )
+    worker = subprocess.Popen(
+        ["VLLM::Worker_TP0", "-I", "-S", "-c", polite], executable=sys.executable, env={}
+    )
+    say("core", core.pid, "worker", worker.pid)
+    core.wait()
+    worker.wait()
+    sleep_for_ever()
+
+
 def daemons() -> None:
     """Grandchildren in sessions of their own whose parents are gone."""
     for _ in range(3):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +14,7 @@ from sparkd.clock import SystemClock
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.intent import Intent
 from sparkd.records.rank import Address, Descriptor, RankSpec
+from sparkd_agent.exits import wait_status
 from sparkd_agent.logs import RankLog
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
@@ -162,3 +164,14 @@ async def rank_bed(folder: Path, shm: Path | None = None, **limits: float) -> As
                 bus = SystemBus(PATIENCE_S)
                 await until(lambda: not names & {one.rank for one in bus.units()}, "the units to go")
         bed.runtime.close()
+
+
+def kernel_tells() -> bool:
+    """Whether the kernel keeps the status of a process that was reaped (Linux 6.15)."""
+    child = subprocess.Popen(["true"])
+    pidfd = os.pidfd_open(child.pid)
+    try:
+        child.wait()
+        return wait_status(pidfd) is not None
+    finally:
+        os.close(pidfd)

@@ -12,7 +12,7 @@ import pytest
 from sparkd.errors import Spent
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
-from tests.bed.ranks import Rank, RankBed, by_systemd, rank_bed, rank_spec, until
+from tests.bed.ranks import Rank, RankBed, by_systemd, kernel_tells, rank_bed, rank_spec, until
 
 NAME = f"sparkd-t{os.getpid()}-g1-r0"
 """Names are what ranks are found by: those of two test processes must differ."""
@@ -100,6 +100,36 @@ def test_a_killed_worker_is_a_fall_although_its_leader_lives(tmp_path: Path) -> 
         assert not any(map(alive, (worker, helper, rank.leader)))
 
     run(tmp_path, test, rank_young_scan_s=0.05)
+
+
+@pytest.mark.skipif(not kernel_tells(), reason="PIDFD_INFO_EXIT came with Linux 6.15")
+def test_of_two_that_are_found_ended_at_once_the_killed_one_is_named(tmp_path: Path) -> None:
+    """A busy agent hears of both in one moment, in any order; the worker's exit with 0 explains nothing."""
+
+    async def test(bed: RankBed) -> None:
+        rank = await bed.start(NAME, "engine_and_worker")
+        core, worker = numbers(await rank.says("core"))
+        await rank.says("polite")
+        await until(lambda: rank.view.processes == 3, "all of them to be seen")
+        # No await in between: the loop learns nothing until both are dead.
+        os.kill(worker, signal.SIGTERM)
+        wait_dead(worker)
+        os.kill(core, signal.SIGKILL)
+        wait_dead(core)
+        view = await rank.gone()
+        assert view.fell == f"VLLM::EngineCore (pid {core}) was ended by signal 9"
+        assert view.exit is not None
+        assert view.exit.signal == signal.SIGKILL
+        assert {(one.process, one.code) for one in view.exits} >= {("VLLM::Worker_TP0", 0)}
+
+    run(tmp_path, test, rank_young_scan_s=0.05)
+
+
+def wait_dead(pid: int) -> None:
+    end = time.monotonic() + 30
+    while alive(pid):
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def test_last_words_are_awaited_no_longer_than_until_they_are_written(tmp_path: Path) -> None:

@@ -3,29 +3,17 @@
 import os
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from sparkd.records.status import DeploymentStatus
-from sparkd_agent.exits import wait_status
 from tests.bed.local_set import Bed, Deployment, Process, Watch, all_gone, segments, until
+from tests.bed.ranks import kernel_tells
 from tests.bed.stand_in import configure
 
 KILL, ABORT, TERM = signal.SIGKILL, signal.SIGABRT, signal.SIGTERM
-
-
-def kernel_tells() -> bool:
-    """Whether the kernel keeps the status of a process that was reaped (Linux 6.15)."""
-    child = subprocess.Popen(["true"])
-    pidfd = os.pidfd_open(child.pid)
-    try:
-        child.wait()
-        return wait_status(pidfd) is not None
-    finally:
-        os.close(pidfd)
 
 
 KERNEL_TELLS = kernel_tells()
