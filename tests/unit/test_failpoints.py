@@ -12,25 +12,21 @@ from sparkd.failpoints import FailpointError, passed, read
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "failpoints.md"
-
-
-RUNTIMES = ROOT / "agents" / "sparkd_agent" / "runtime"
+RUNTIMES = [ROOT / "agents" / "sparkd_agent" / "runtime" / name for name in ("process.py", "systemd.py")]
 
 
 def in_the_code() -> list[str]:
-    """Of the runtimes one is looked at: each starts a rank in the same steps, so they have the same names."""
-    runtimes = {path: points(path) for path in RUNTIMES.rglob("*.py")}
-    starting = [sorted(names, key=place) for names in runtimes.values() if names]
-    assert len(starting) > 1
-    assert all(names == starting[0] for names in starting)
+    """Of the runtimes one is looked at: each starts a shim in the same steps, so they have the same names."""
+    one, other = (sorted(points(path), key=place) for path in RUNTIMES)
+    assert one == other
     others = [
         name
         for folder in (ROOT / "sparkd", ROOT / "agents")
         for path in sorted(folder.rglob("*.py"))
-        if path not in runtimes
+        if path not in RUNTIMES
         for name in points(path)
     ]
-    return [*others, *starting[0]]
+    return [*others, *one]
 
 
 def points(path: Path) -> list[str]:

@@ -14,6 +14,7 @@ import msgspec
 
 from sparkd.clock import Instant
 from sparkd.errors import RankNotStarted, StateCorrupt, StateTooNew
+from sparkd.failpoints import passed
 from sparkd.records.defaults import Defaults
 from sparkd.records.rank import RankSpec
 from sparkd_agent.procfs import FOLDER_VARIABLE, RANK_VARIABLE
@@ -24,10 +25,21 @@ KEY_VARIABLE: Final = "VLLM_API_KEY"
 SHIM: Final = Path(__file__).parent.parent / "shim.py"
 
 
-def keep_key(folder: RankFolder, spec: RankSpec) -> None:
-    """Before the rank exists, or a crash would lose it. Raises OSError."""
-    if (key := spec.secrets.get(KEY_VARIABLE)) is not None:
-        folder.keep_key(key)
+def make_folder(ranks: Path, spec: RankSpec) -> RankFolder:
+    """The first act of a start, with the key in it: kept before the rank exists, or a crash would lose it.
+
+    Raises Spent for a name that was used, RankNotStarted.
+    """
+    folder = RankFolder(ranks / spec.name)
+    try:
+        passed("agent.5-folder")
+        folder.create()
+        passed("agent.6-folder-made")
+        if (key := spec.secrets.get(KEY_VARIABLE)) is not None:
+            folder.keep_key(key)
+    except OSError as error:
+        raise RankNotStarted(f"{spec.name}: no folder could be made for it: {error}") from error
+    return folder
 
 
 def shim_words(spec_fd: int, name: str) -> list[str]:

@@ -21,7 +21,7 @@ from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.runtime.base import Launch, RankHandle
 from sparkd_agent.runtime.handover import (
-    keep_key,
+    make_folder,
     recorded,
     shim_answer,
     shim_spec,
@@ -45,15 +45,11 @@ class ProcessRuntime:
         self._children: dict[int, int] = {}
 
     async def start(self, spec: RankSpec, launch: Launch) -> RankHandle:
-        folder = RankFolder(self._ranks / spec.name)
+        folder = make_folder(self._ranks, spec)
         try:
-            passed("agent.5-folder")
-            folder.create()
-            passed("agent.6-folder-made")
-            keep_key(folder, spec)
             answer_read, answer_write = os.pipe2(os.O_CLOEXEC)
         except OSError as error:
-            raise RankNotStarted(f"{spec.name}: no folder could be made for it: {error}") from error
+            raise RankNotStarted(f"{spec.name}: no shim could be started: {error}") from error
         try:
             try:
                 pid = self._spawn(folder, spec, launch, answer_write)

@@ -26,7 +26,7 @@ from sparkd_agent.members import Marks, RankMembers
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.runtime.base import Launch, RankHandle
-from sparkd_agent.runtime.handover import keep_key, recorded, shim_answer, shim_spec, shim_words, spec_file
+from sparkd_agent.runtime.handover import make_folder, recorded, shim_answer, shim_spec, shim_words, spec_file
 from sparkd_agent.runtime.manager import Manager, SystemBus, SystemPrograms, UnitState
 from sparkd_agent.runtime.unit import RankUnit, Stdio
 
@@ -67,16 +67,9 @@ class SystemdRuntime:
         self._cgroups = cgroups
 
     async def start(self, spec: RankSpec, launch: Launch) -> RankHandle:
-        folder = RankFolder(self._ranks / spec.name)
+        folder = make_folder(self._ranks, spec)
         try:
-            passed("agent.5-folder")
-            folder.create()
-            passed("agent.6-folder-made")
-            keep_key(folder, spec)
             folder.unit.touch(0o600)
-        except OSError as error:
-            raise RankNotStarted(f"{spec.name}: no folder could be made for it: {error}") from error
-        try:
             asked = await asyncio.to_thread(self._ask_for, folder, spec, launch)
         except (OSError, ServiceManagerUnreachable) as error:
             raise RankNotStarted(f"{spec.name}: no unit could be asked for: {error}") from error
