@@ -7,6 +7,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import sparkd
@@ -55,7 +56,7 @@ from sparkd_agent.core.state import (
     StartFailed,
     Terminate,
 )
-from sparkd_agent.facts import gather_facts
+from sparkd_agent.facts import gather_facts, node_fabric
 from sparkd_agent.ledger import Fences, Ledger
 from sparkd_agent.logs import RankLog
 from sparkd_agent.placed import files_root, place_files
@@ -211,7 +212,7 @@ class Agent:
         core = self._core
         return Hello(
             caller=self.caller(),
-            facts=self._facts,
+            facts=replace(self._facts, fabric=node_fabric(self.config)),
             version=sparkd.__version__,
             highest_term=core.term,
             highest_instance=core.instance,

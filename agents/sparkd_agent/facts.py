@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
+from sparkd.records.fabric import NodeFabric
 from sparkd.records.memory import Memory
 from sparkd.records.report import EngineFacts, NodeFacts
 from sparkd_agent.config import AgentConfig
+from sparkd_agent.fabric import discover
 from sparkd_agent.placed import files_root
 from sparkd_agent.privileges import Offer, Privileges
 
@@ -33,6 +35,11 @@ def gather_facts(
         local=config.local,
         files_folder=str(files_root(config.state, offer.account)),
     )
+
+
+def node_fabric(config: AgentConfig) -> NodeFabric | None:
+    """As it is now. A local set meets on loopback, whatever cards its machine has."""
+    return None if config.local else discover()
 
 
 def engine_version(python: str) -> str | None:

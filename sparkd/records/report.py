@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sparkd.records.document import DeploymentSerial, Revision
+from sparkd.records.fabric import NodeFabric
 from sparkd.records.memory import Memory, Pressure
 from sparkd.records.rank import RankSpec
 from sparkd.records.verdict import Verdict
@@ -168,6 +169,8 @@ class NodeFacts:
     """A member of a `--local` set: the API binds to loopback and needs no key."""
     files_folder: str = ""
     """Where this agent puts files of profiles, one folder for each content; empty if it cannot."""
+    fabric: NodeFabric | None = None
+    """As it was at the hello; None: this agent did not look."""
 
 
 @dataclass(frozen=True, slots=True)

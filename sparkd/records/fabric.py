@@ -1,0 +1,89 @@
+"""What a node's network is made of, as its kernel shows it. What cannot be read is None, never 0.
+
+Nothing in it is a judgement: what ranks use of it is chosen in `sparkd.fabric`.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Gid:
+    """One entry of an RDMA port's table that is not empty."""
+
+    index: int
+    address: str
+    """`192.168.100.10` for an IPv4 entry, else IPv6."""
+    type: str | None = None
+    """`RoCE v2` or `IB/RoCE v1`."""
+    netdev: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaPort:
+    device: str
+    """`rocep1s0f0`."""
+    port: int = 1
+    state: str | None = None
+    """`ACTIVE`, `DOWN`, …"""
+    link_layer: str | None = None
+    """`Ethernet` or `InfiniBand`."""
+    rate_gbit: float | None = None
+    gids: tuple[Gid, ...] = ()
+
+    @property
+    def active(self) -> bool:
+        return self.state == "ACTIVE"
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """One network interface (netdev) with the RDMA ports of its device."""
+
+    name: str
+    kind: str = "ethernet"
+    """`ethernet`, `wireless`, `loopback`, `bridge`, `virtual` (no device behind it), or `other`."""
+    up: bool = False
+    """It can carry packets now."""
+    carrier: bool | None = None
+    mtu: int | None = None
+    speed_mbit: int | None = None
+    mac: str | None = None
+    addresses: tuple[str, ...] = ()
+    """With the length of the prefix: `192.168.100.10/24`."""
+    pci: str | None = None
+    """`0002:01:00.0`."""
+    pcie_gts: float | None = None
+    pcie_gts_most: float | None = None
+    """What both the card and its slot can do, in GT/s a lane."""
+    pcie_lanes: int | None = None
+    pcie_lanes_most: int | None = None
+    rdma: tuple[RdmaPort, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Packets to this network leave through this interface."""
+
+    network: str
+    """`192.168.100.0/24`, `0.0.0.0/0`, `fd00::/64`."""
+    interface: str
+    gateway: str | None = None
+    metric: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFabric:
+    """All of one node's network at one moment."""
+
+    interfaces: tuple[Interface, ...] = ()
+    """In the order of their names. None at all: there is no sysfs to read."""
+    routes: tuple[Route, ...] = ()
+    hotplug_off: bool | None = None
+    """A Spark's firmware has powered the card off as no cable was in it; None: no such firmware."""
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.interfaces)
+
+    def interface(self, name: str) -> Interface | None:
+        return next((one for one in self.interfaces if one.name == name), None)
