@@ -18,7 +18,9 @@ $(VENV):
 	rm -f .venv/.sparkd-*
 	touch $@
 
+# A link to an engine or to models that slips into a commit would take the place of the folder where it is pulled.
 lint: venv
+	@stray=$$(git ls-files -ci --exclude-standard); test -z "$$stray" || { echo "lint: ignored, and yet tracked: $$stray" >&2; exit 1; }
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
