@@ -2,11 +2,10 @@
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from sparkd.diagnosis.rule import RetryClass
 from sparkd.records.defaults import DEFAULTS, Defaults
 
-RetryClass = Literal["normal", "memory", "never"]
 _DAY_S = 86_400.0
 
 

@@ -1,21 +1,18 @@
 """A rank is down, so the gang is down: which one fell first, why, and whether to try again."""
 
-from sparkd.gang.budget import Allowance, Policy, RetryClass, allowance
-from sparkd.gang.causes import OF_THE_WATCH, Cause, classify, known_cause
+from dataclasses import replace
+
+from sparkd.diagnosis.catalogue import catalogue, cause_of_lines
+from sparkd.diagnosis.choice import COLLECTIVE, DEATH, EXIT, QUIET, Moment, choose
+from sparkd.diagnosis.rule import RetryClass, Rule
+from sparkd.fleet.nodes import Node
+from sparkd.gang.budget import Allowance, Policy, allowance
 from sparkd.gang.ending import begin_recovering, begin_stopping
 from sparkd.gang.state import WriteIncident
 from sparkd.gang.turn import Turn
-from sparkd.records.fall import Fall
+from sparkd.records.fall import Beside, Fall
 from sparkd.records.report import RankReport
 from sparkd.records.verdict import Severity, Verdict
-
-_SAME_FALL_S = 5.0
-"""Deaths of two ranks closer than this belong to one fall (design §8)."""
-
-_OWN_CAUSES = OF_THE_WATCH | {
-    *("CANARY_FAILED", "ENGINE_WEDGED", "BOOT_STALLED", "START_REFUSED", "NODE_LOST", "MOD_MISSING")
-}
-"""Judged by the gang or an agent's watch, not read from a process's end: no later exit explains them."""
 
 
 def fell(turn: Turn) -> bool:
@@ -46,7 +43,7 @@ def _fallen(turn: Turn) -> list[Fall]:
             # Whether its agent has ended it already or leaves that to us.
             found.append(_judged(turn, rank, node.name, report.condemned.cause, report.condemned.reason))
         elif report is not None and _is_down(report, by_itself=ending):
-            found.append(_fall_of(turn, rank, report, node.clock_offset_s))
+            found.append(_fall_of(turn, rank, report, node))
         elif report is not None and report.mods_missing and not ending:
             # It runs, and must not: what it would serve is not what the profile means.
             found.append(_judged(turn, rank, node.name, "MOD_MISSING", report.mods_missing))
@@ -59,8 +56,8 @@ def _fallen(turn: Turn) -> list[Fall]:
 
 
 def _judged(turn: Turn, rank: int, node: str, cause: str | None, reason: str) -> Fall:
-    """For a reason that no process end shows. The row of the cause has a remedy."""
-    known = known_cause(cause)
+    """For a reason that no process end shows. The cause's rule has a remedy."""
+    known = _rule(cause)
     remedy = known.remedy if known else ""
     return Fall(turn.record.generation, rank, node, reason, turn.now.wall, cause=cause, remedy=remedy)
 
@@ -72,7 +69,7 @@ def _is_down(report: RankReport, *, by_itself: bool) -> bool:
     return report.state in ("fallen", "gone", "unkillable", "stopping")
 
 
-def _fall_of(turn: Turn, rank: int, report: RankReport, clock_offset_s: float) -> Fall:
+def _fall_of(turn: Turn, rank: int, report: RankReport, node: Node) -> Fall:
     exit_ = report.exit
     cause = _cause_of(turn, report)
     return Fall(
@@ -80,30 +77,47 @@ def _fall_of(turn: Turn, rank: int, report: RankReport, clock_offset_s: float) -
         rank=rank,
         node=turn.name_of(turn.record.nodes[rank]),
         reason=report.fell or report.ended or "it ended without being asked to",
-        wall=(exit_.at + clock_offset_s) if exit_ else turn.now.wall,
+        wall=(exit_.at + node.clock_offset_s) if exit_ else turn.now.wall,
         code=exit_.code if exit_ else None,
         signal=exit_.signal if exit_ else None,
         how=exit_.how if exit_ else "unknown",
         lines=report.lines,
         cause=cause.id if cause else None,
         remedy=cause.remedy if cause else "",
+        # Before a clock was compared its error is infinite; more than the window makes no difference.
+        wall_error_s=min(node.clock_error_s, turn.limits.cause_window_s) if exit_ else 0.0,
     )
 
 
-def _cause_of(turn: Turn, report: RankReport) -> Cause | None:
+def _cause_of(turn: Turn, report: RankReport) -> Rule | None:
     """What a rank's last lines say of its end. Who refuses an argument or misses a file exits with an error
     before it was ever ready; any other end has another cause, whatever was logged, and is worth a retry.
     """
-    cause = classify(report.lines)
+    cause = cause_of_lines(report.lines)
     refused = report.exit is not None and bool(report.exit.code) and turn.gang.ready_since is None
     return None if cause is not None and cause.retry == "never" and not refused else cause
 
 
 def _first(candidates: list[Fall]) -> Fall:
-    """Kind first, time second (design §8): a signal or a known cause explains an exit that follows it."""
-    earliest = min(fall.wall for fall in candidates)
-    near = [fall for fall in candidates if fall.wall - earliest <= _SAME_FALL_S]
-    return min(near, key=lambda f: (f.cause is None and f.signal is None, f.code in (0, None), f.wall))
+    """Kind first, time second (design §8)."""
+    best, *others = choose(candidates, _moment)
+    return replace(best, beside=tuple(Beside(fall.rank, fall.node, fall.reason) for fall in others))
+
+
+def _moment(fall: Fall) -> Moment:
+    """An end that explains itself, by a signal or by what it said last, explains an exit beside it."""
+    rule = _rule(fall.cause)
+    if fall.signal is not None or (rule is not None and rule.kind != "collective"):
+        kind = DEATH
+    elif rule is not None:
+        kind = COLLECTIVE
+    else:
+        kind = EXIT if fall.code else QUIET
+    return Moment(kind, fall.wall, fall.wall_error_s)
+
+
+def _rule(cause: str | None) -> Rule | None:
+    return catalogue().get(cause) if cause else None
 
 
 def _begin(turn: Turn, fall: Fall) -> None:
@@ -123,12 +137,15 @@ def _begin(turn: Turn, fall: Fall) -> None:
 
 
 def _headline(fall: Fall) -> str:
-    return f"rank {fall.rank} on {fall.node} fell: {fall.reason}"
+    others = "".join(
+        f"; in the same moment rank {one.rank} on {one.node}: {one.reason}" for one in fall.beside
+    )
+    return f"rank {fall.rank} on {fall.node} fell: {fall.reason}{others}"
 
 
 def _retry_of(fall: Fall) -> RetryClass:
-    cause = known_cause(fall.cause)
-    return cause.retry if cause else "normal"
+    rule = _rule(fall.cause)
+    return rule.retry if rule else "normal"
 
 
 def _judge(turn: Turn, retry: RetryClass) -> Allowance:
@@ -138,13 +155,13 @@ def _judge(turn: Turn, retry: RetryClass) -> Allowance:
 
 
 def _verdict(fall: Fall) -> Verdict:
-    cause = known_cause(fall.cause)
+    rule = _rule(fall.cause)
     return Verdict(
         fall.cause or "RANK_FELL",
         Severity.BLOCK,
         f"rank {fall.rank} on {fall.node}: {fall.reason}",
         evidence="\n".join(fall.lines),
-        cause=cause.title if cause else "",
+        cause=rule.title if rule else "",
         remedy=fall.remedy,
         node=fall.node,
         rank=fall.rank,
@@ -163,8 +180,11 @@ def policy_of(turn: Turn) -> Policy:
 def refine(turn: Turn) -> None:
     """A report that came later may know more: the exit status, the last lines, or that another fell first."""
     told = turn.record.fall
-    if told is None or told.generation != turn.record.generation or told.cause in _OWN_CAUSES:
+    if told is None or told.generation != turn.record.generation:
         return
+    rule = _rule(told.cause)
+    if rule is not None and rule.kind == "end":
+        return  # it was judged where it happened: no later exit explains it
     known = [fall for fall in _fallen(turn) if fall.signal is not None or fall.code is not None or fall.lines]
     if not known:
         return

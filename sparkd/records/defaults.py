@@ -90,6 +90,8 @@ class Defaults:
     stopped_state_s: float = 10.0
     """A process in state T for so long after loading is a verdict of its own."""
     compile_excuse_s: float = 600.0
+    cause_window_s: float = 5.0
+    """A death so close to another failure is told as its cause (design §8)."""
     last_words_s: float = 0.5
     """Between a fall and the kill of the fallen rank's own remains, so that its last lines get written:
     killed in the same instant, the launcher's exit code line was lost 1 time in 5."""

@@ -4,6 +4,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """Another rank that fell in the same moment, as far as the clocks tell."""
+
+    rank: int
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fall:
     """The fall that is told to people: the first failing rank and why it counts as fallen."""
 
@@ -18,3 +27,6 @@ class Fall:
     lines: tuple[str, ...] = ()
     cause: str | None = None
     remedy: str = ""
+    wall_error_s: float = 0.0
+    """`wall` is right within so many seconds."""
+    beside: tuple[Beside, ...] = ()

@@ -40,11 +40,13 @@ PURE = "a pure machine computes with records only: no I/O, no clock, no chance"
 LIGHT = "both daemons and the command line load it"
 RULES = [
     *(Rule(who, LIGHT, SHARED, frozenset({"msgspec"})) for who in SHARED),
+    # What one is to think of a fall is in the catalogue; it looks at records and at nothing else.
+    Rule("sparkd.diagnosis", PURE, (*SHARED, "sparkd.diagnosis"), pure=True),
     # A gang looks at nodes and asks for places; nothing else of the fleet is its business.
     Rule(
         "sparkd.gang",
         PURE,
-        (*SHARED, "sparkd.gang", "sparkd.fleet.nodes", "sparkd.fleet.placement"),
+        (*SHARED, "sparkd.diagnosis", "sparkd.gang", "sparkd.fleet.nodes", "sparkd.fleet.placement"),
         pure=True,
     ),
     Rule("sparkd.fleet", PURE, (*SHARED, "sparkd.gang", "sparkd.fleet"), pure=True),

@@ -36,6 +36,6 @@ def test_a_stolen_port_costs_one_generation_and_says_why(bed: Cluster, name: str
         assert rendezvous_port(bed, name, 2) != port
     fall = ready.last_fall
     assert fall is not None
-    assert (fall.generation, fall.rank, fall.cause) == (1, 0, "PORT_STOLEN")
+    assert (fall.generation, fall.rank, fall.cause) == (1, 0, "PORT_IN_USE")
     assert any(str(port) in line for line in fall.lines)
     assert fall.remedy

@@ -3,9 +3,9 @@
 import pytest
 
 from sparkd.clock import Instant
+from sparkd.diagnosis.catalogue import cause_of_lines
 from sparkd.fleet.nodes import Node
 from sparkd.gang import machine
-from sparkd.gang.causes import classify
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import Gang, Tick, World
 from sparkd.records.intent import Descriptor, Intent
@@ -73,6 +73,6 @@ def test_nothing_missing_ends_nothing() -> None:
 
 def test_a_rank_that_ended_because_a_mod_refused_has_that_cause() -> None:
     last = "sparkd_mods._framework.plugin.ModRefusedError: sparkd mod mimo-config cannot be applied: …"
-    found = classify(["Traceback (most recent call last):", last])
+    found = cause_of_lines(("Traceback (most recent call last):", last))
     assert found is not None
     assert (found.id, found.retry) == ("MOD_MISSING", "never")

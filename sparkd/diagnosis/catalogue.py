@@ -1,0 +1,95 @@
+"""All rules, found by listing their folders, and what they say of some evidence."""
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from types import ModuleType
+from typing import Final
+
+from sparkd.diagnosis import rules
+from sparkd.diagnosis.evidence import Evidence
+from sparkd.diagnosis.lines import read_line
+from sparkd.diagnosis.rule import Found, Kind, Rule
+from sparkd.records.verdict import Verdict
+
+_KINDS: Final[tuple[Kind, ...]] = ("end", "error", "collective")
+"""What can be the cause of a fall, the most telling first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A folder of rules; `about` is what its package says of itself."""
+
+    name: str
+    about: str
+    rules: tuple[Rule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a rule found at one place (a rank, else a node), first; and how often."""
+
+    rule: Rule
+    found: Found
+    count: int = 1
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.rule.verdict(self.found)
+
+
+@cache
+def areas() -> tuple[Area, ...]:
+    """By name, and so are the rules in each."""
+    return tuple(_area(module) for module in _modules(rules))
+
+
+@cache
+def catalogue() -> Mapping[str, Rule]:
+    """By id."""
+    return {rule.id: rule for area in areas() for rule in area.rules}
+
+
+def judge(evidence: Evidence, among: Iterable[Rule] | None = None) -> tuple[Judged, ...]:
+    """What the rules find, each once a place, in the order of the rules; all rules if `among` is None."""
+    judged: list[Judged] = []
+    for rule in catalogue().values() if among is None else among:
+        places: dict[tuple[int | None, str | None], list[Found]] = {}
+        for found in rule.match(evidence):
+            places.setdefault((found.rank, found.node), []).append(found)
+        judged += [Judged(rule, _first(founds), len(founds)) for founds in places.values()]
+    return tuple(judged)
+
+
+@lru_cache(maxsize=256)
+def cause_of_lines(lines: tuple[str, ...]) -> Rule | None:
+    """What the last lines of one rank say of its end, oldest first; None if nothing that is known.
+
+    A collective that failed is told only where nothing else is; a state is never a cause.
+    """
+    evidence = Evidence(tuple(read_line(raw, at=float(place)) for place, raw in enumerate(lines)))
+    told = [one for one in judge(evidence, _of_lines()) if one.rule.kind in _KINDS]
+    best = min(told, key=lambda one: (_KINDS.index(one.rule.kind), one.found.at or 0.0), default=None)
+    return best.rule if best else None
+
+
+@cache
+def _of_lines() -> tuple[Rule, ...]:
+    return tuple(rule for rule in catalogue().values() if rule.line_needles)
+
+
+def _first(founds: list[Found]) -> Found:
+    return min(founds, key=lambda found: float("inf") if found.at is None else found.at)
+
+
+def _area(package: ModuleType) -> Area:
+    name = package.__name__.rpartition(".")[2]
+    found = tuple(module.RULE for module in _modules(package))
+    return Area(name, (package.__doc__ or "").strip(), found)
+
+
+def _modules(package: ModuleType) -> list[ModuleType]:
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    return [importlib.import_module(f"{package.__name__}.{name}") for name in names]

@@ -1,0 +1,1 @@
+"""What vLLM itself says when it does not start, or ends."""

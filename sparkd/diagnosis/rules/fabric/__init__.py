@@ -1,0 +1,1 @@
+"""The network between the nodes: cables, addresses, RDMA, and what NCCL and gloo say of them."""

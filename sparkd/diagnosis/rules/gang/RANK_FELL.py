@@ -1,0 +1,11 @@
+from sparkd.diagnosis.rule import Rule, reported
+
+RULE = Rule(
+    id="RANK_FELL",
+    title="a rank ended, and nothing says why",
+    cause="unknown",
+    remedy="read the lines above; `sparkd logs NAME --previous` has all of them",
+    match=reported("RANK_FELL"),
+    kind="end",
+    retry="normal",
+)

@@ -1,0 +1,1 @@
+"""What the coordinator judges of a gang as a whole."""

@@ -1,0 +1,1 @@
+"""What a plan cannot be, before anything is started."""

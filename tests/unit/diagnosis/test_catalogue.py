@@ -1,0 +1,91 @@
+"""The catalogue as a whole: found by listing folders, complete, and in plain words."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import sparkd.diagnosis.rules
+from sparkd.diagnosis.catalogue import areas, catalogue, cause_of_lines, judge
+from sparkd.diagnosis.evidence import Evidence
+from sparkd.diagnosis.page import page
+from sparkd.diagnosis.rule import Rule
+from tests.bed.cases import case_folders, evidence_of
+
+ROOT = Path(__file__).parents[3]
+FOLDER = Path(sparkd.diagnosis.rules.__file__).parent
+
+
+def test_each_file_is_one_rule_of_its_name() -> None:
+    files = {path.stem: path.parent.name for path in FOLDER.glob("*/[A-Z]*.py")}
+    assert {rule.id: area.name for area in areas() for rule in area.rules} == files
+    assert len(files) == len(list(FOLDER.glob("*/[A-Z]*.py"))), "one id lies in two areas"
+    assert all(area.about for area in areas())
+
+
+@pytest.mark.parametrize("rule", catalogue().values(), ids=lambda rule: rule.id)
+def test_a_rule_says_what_is_wrong_why_and_what_to_do(rule: Rule) -> None:
+    assert re.fullmatch(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*", rule.id)
+    assert rule.title
+    assert rule.cause
+    assert rule.remedy
+    assert all(re.fullmatch(r"[\w.-]+=\S+", one) for one in rule.prevents)
+    assert all(len(needle) >= 4 for needle in rule.line_needles), "too short to be looked for in a long log"
+
+
+def test_nothing_seen_means_nothing_found() -> None:
+    assert judge(Evidence()) == ()
+
+
+def test_every_id_that_a_part_emits_is_in_the_catalogue() -> None:
+    emitted = {
+        id_: f"{path.relative_to(ROOT)}:{call.lineno}"
+        for folder in ("sparkd", "agents")
+        for path in (ROOT / folder).rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") in EMITTERS
+        for id_ in ids_in(call)
+    }
+    assert len(emitted) > 20
+    assert {id_: where for id_, where in emitted.items() if id_ not in catalogue()} == {}
+
+
+EMITTERS = {"Verdict", "Condemned", "_Found", "begin_fall", "_judged"}
+
+
+def ids_in(call: ast.Call) -> list[str]:
+    parts = (*call.args, *(keyword.value for keyword in call.keywords))
+    texts = [part.value for part in parts if isinstance(part, ast.Constant)]
+    return [str(text) for text in texts if re.fullmatch(r"[A-Z0-9]+(_[A-Z0-9]+)+", str(text))]
+
+
+def test_the_lines_of_a_hit_name_the_same_cause_to_the_gang() -> None:
+    """What a rank's agent sends are raw lines; the gang judges those."""
+    wrong = []
+    for case in case_folders():
+        rule = catalogue()[case.parent.name]
+        evidence = evidence_of(case)
+        if not case.name.startswith("hit") or rule.kind in ("state", "end") or not evidence.lines:
+            continue
+        found = cause_of_lines(tuple(line.text for line in evidence.lines))
+        if found is None or (found.kind == "collective") > (rule.kind == "collective"):
+            wrong.append(f"{case.parent.name}/{case.name}: {found.id if found else None}")
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: [enforce fail at tcp/pair.cc] something that nobody has seen before",
+        "Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down executor.",
+        "",
+    ],
+)
+def test_what_nothing_is_known_of_has_no_cause(line: str) -> None:
+    assert cause_of_lines((line,)) is None
+
+
+def test_the_page_is_that_of_the_catalogue() -> None:
+    told = (ROOT / "docs" / "diagnosis.md").read_text()
+    assert told == page(), "run: .venv/bin/python -m sparkd.diagnosis.page > docs/diagnosis.md"
