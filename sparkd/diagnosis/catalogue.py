@@ -9,13 +9,13 @@ from types import ModuleType
 from typing import Final
 
 from sparkd.diagnosis import rules
-from sparkd.diagnosis.evidence import Evidence
+from sparkd.diagnosis.evidence import End, Evidence
 from sparkd.diagnosis.lines import read_line
 from sparkd.diagnosis.rule import Found, Kind, Rule
 from sparkd.records.verdict import Verdict
 
-_KINDS: Final[tuple[Kind, ...]] = ("end", "error", "collective")
-"""What can be the cause of a fall, the most telling first."""
+_KINDS: Final[tuple[Kind, ...]] = ("end", "error", "exit", "collective")
+"""What can be the cause of a fall, that which explains most first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +64,23 @@ def judge(evidence: Evidence, among: Iterable[Rule] | None = None) -> tuple[Judg
 
 
 @lru_cache(maxsize=256)
-def cause_of_lines(lines: tuple[str, ...]) -> Rule | None:
-    """What the last lines of one rank say of its end, oldest first; None if nothing that is known.
+def cause_of_rank(lines: tuple[str, ...], end: End | None = None, *, refused: bool = True) -> Rule | None:
+    """What the last lines of one rank, oldest first, and the end of its process say of why it fell.
 
-    A collective that failed is told only where nothing else is; a state is never a cause.
+    None if that is nothing known. A bare signal explains less than an exception, and a collective that failed
+    is told only where nothing else is; a state is never a cause. Unless it `refused` to go on by itself, what
+    no retry can cure was no reason to end, whatever was logged.
     """
-    evidence = Evidence(tuple(read_line(raw, at=float(place)) for place, raw in enumerate(lines)))
-    told = [one for one in judge(evidence, _of_lines()) if one.rule.kind in _KINDS]
+    read = tuple(read_line(raw, at=float(place)) for place, raw in enumerate(lines))
+    rules = [rule for rule in _of_falls() if refused or rule.retry != "never"]
+    told = judge(Evidence(read, ends=() if end is None else (end,)), rules)
     best = min(told, key=lambda one: (_KINDS.index(one.rule.kind), one.found.at or 0.0), default=None)
     return best.rule if best else None
 
 
 @cache
-def _of_lines() -> tuple[Rule, ...]:
-    return tuple(rule for rule in catalogue().values() if rule.line_needles)
+def _of_falls() -> tuple[Rule, ...]:
+    return tuple(rule for rule in catalogue().values() if rule.line_needles and rule.kind in _KINDS)
 
 
 def _first(founds: list[Found]) -> Found:

@@ -11,10 +11,10 @@ from sparkd.records.verdict import Severity, Verdict
 RetryClass = Literal["normal", "memory", "never"]
 """Of the restart budget: `memory` is tried once more, what `never` can be cured by a retry is not."""
 
-Kind = Literal["end", "error", "collective", "state"]
-"""What a finding says of a fall (design §8): a process's end, a line of the kernel or the driver; an
-exception that is no collective; a collective that failed, which is how others learn of a death. A `state`
-was so before and after: it may stop a launch, and is never the cause of a fall by itself.
+Kind = Literal["end", "error", "exit", "collective", "state"]
+"""What a finding says of a fall (design §8): why something was ended, as the kernel, the driver or a part of
+sparkd tells it; an exception; a process's bare exit or signal; a collective that failed, which is how others
+learn of a death. A `state` was so before and after: it may stop a launch, and never ends a gang by itself.
 """
 
 

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from sparkd.diagnosis.catalogue import catalogue, cause_of_lines
+from sparkd.diagnosis.catalogue import catalogue, cause_of_rank
 from sparkd.diagnosis.choice import COLLECTIVE, DEATH, EXIT, QUIET, Moment, choose
+from sparkd.diagnosis.evidence import End
 from sparkd.diagnosis.rule import RetryClass, Rule
 from sparkd.fleet.nodes import Node
 from sparkd.gang.budget import Allowance, Policy, allowance
@@ -59,7 +60,9 @@ def _judged(turn: Turn, rank: int, node: str, cause: str | None, reason: str) ->
     """For a reason that no process end shows. The cause's rule has a remedy."""
     known = _rule(cause)
     remedy = known.remedy if known else ""
-    return Fall(turn.record.generation, rank, node, reason, turn.now.wall, cause=cause, remedy=remedy)
+    return Fall(
+        turn.record.generation, rank, node, reason, turn.now.wall, cause=cause, remedy=remedy, judged=True
+    )
 
 
 def _is_down(report: RankReport, *, by_itself: bool) -> bool:
@@ -90,12 +93,19 @@ def _fall_of(turn: Turn, rank: int, report: RankReport, node: Node) -> Fall:
 
 
 def _cause_of(turn: Turn, report: RankReport) -> Rule | None:
-    """What a rank's last lines say of its end. Who refuses an argument or misses a file exits with an error
-    before it was ever ready; any other end has another cause, whatever was logged, and is worth a retry.
+    """What a rank's last lines and its exit say of its end. Who refuses an argument or misses a file exits
+    with an error before it was ever ready.
     """
-    cause = cause_of_lines(report.lines)
     refused = report.exit is not None and bool(report.exit.code) and turn.gang.ready_since is None
-    return None if cause is not None and cause.retry == "never" and not refused else cause
+    return cause_of_rank(report.lines, _end_of(turn, report), refused=refused)
+
+
+def _end_of(turn: Turn, report: RankReport) -> End | None:
+    told = report.exit
+    if told is None:
+        return None
+    ready = turn.gang.ready_since is not None
+    return End(told.process, pid=told.pid, code=told.code, signal=told.signal, was_ready=ready)
 
 
 def _first(candidates: list[Fall]) -> Fall:
@@ -180,11 +190,8 @@ def policy_of(turn: Turn) -> Policy:
 def refine(turn: Turn) -> None:
     """A report that came later may know more: the exit status, the last lines, or that another fell first."""
     told = turn.record.fall
-    if told is None or told.generation != turn.record.generation:
+    if told is None or told.generation != turn.record.generation or told.judged:
         return
-    rule = _rule(told.cause)
-    if rule is not None and rule.kind == "end":
-        return  # it was judged where it happened: no later exit explains it
     known = [fall for fall in _fallen(turn) if fall.signal is not None or fall.code is not None or fall.lines]
     if not known:
         return

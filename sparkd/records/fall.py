@@ -30,3 +30,5 @@ class Fall:
     wall_error_s: float = 0.0
     """`wall` is right within so many seconds."""
     beside: tuple[Beside, ...] = ()
+    judged: bool = False
+    """By the gang or an agent's watch, not read from a process's end: no later exit explains it."""

@@ -58,4 +58,4 @@ def test_what_a_killed_worker_logged_before_does_not_forbid_a_retry(bed: Bed, na
     deployment.ready(generation=2)
     fall = deployment.incidents()[0]["fall"]
     assert any("FileNotFoundError" in line for line in fall["lines"])
-    assert fall["cause"] is None
+    assert fall["cause"] == "PROCESS_KILLED"

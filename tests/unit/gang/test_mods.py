@@ -3,7 +3,7 @@
 import pytest
 
 from sparkd.clock import Instant
-from sparkd.diagnosis.catalogue import cause_of_lines
+from sparkd.diagnosis.catalogue import cause_of_rank
 from sparkd.fleet.nodes import Node
 from sparkd.gang import machine
 from sparkd.gang.record import GangRecord
@@ -73,6 +73,6 @@ def test_nothing_missing_ends_nothing() -> None:
 
 def test_a_rank_that_ended_because_a_mod_refused_has_that_cause() -> None:
     last = "sparkd_mods._framework.plugin.ModRefusedError: sparkd mod mimo-config cannot be applied: …"
-    found = cause_of_lines(("Traceback (most recent call last):", last))
+    found = cause_of_rank(("Traceback (most recent call last):", last))
     assert found is not None
     assert (found.id, found.retry) == ("MOD_MISSING", "never")

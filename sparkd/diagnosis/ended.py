@@ -1,0 +1,79 @@
+"""Processes that ended by a signal: as sparkd saw it, or as launchers write it."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from sparkd.diagnosis.evidence import End, Evidence, Line
+from sparkd.diagnosis.rule import Found
+
+NEEDLES: Final = (
+    *("died unexpectedly", "exited with code", "exitcode  :"),
+    *(" Killed  ", " Aborted ", " Segmentation fault ", " Terminated "),
+)
+
+_SHAPES: Final = (
+    # vLLM's launcher of workers; `-9` is Python's way to say signal 9.
+    re.compile(r"proc (?P<process>\S+) died unexpectedly \(exit code: (?P<code>-?\d+)\)"),
+    # docker compose: 137 is the shell's way.
+    re.compile(r"^(?P<process>[\w.-]+) exited with code (?P<code>\d+)$"),
+    # torchrun's summary.
+    re.compile(r"exitcode  : (?P<code>-\d+) \(pid: (?P<pid>\d+)\)"),
+    # bash, of a job of its own.
+    re.compile(r"line \d+: +(?P<pid>\d+) (?P<word>Killed|Aborted|Segmentation fault|Terminated)\b"),
+)
+_WORDS: Final = {"Killed": 9, "Aborted": 6, "Segmentation fault": 11, "Terminated": 15}
+_SHELL: Final = 128
+"""A shell and Docker add this to the number of the signal."""
+
+
+def ends_of(evidence: Evidence) -> Iterator[End]:
+    """Those that were seen, then those that are told of in lines."""
+    yield from evidence.ends
+    for line in evidence.lines:
+        end = told_end(line)
+        if end is not None:
+            yield end
+
+
+def told_end(line: Line) -> End | None:
+    """The end that a launcher tells of; None for any other line."""
+    for shape in _SHAPES:
+        match = shape.search(line.text)
+        if match is None:
+            continue
+        told = match.groupdict()
+        code = int(told.get("code") or _SHELL + _WORDS[told["word"]])
+        signal = -code if code < 0 else code - _SHELL if code > _SHELL else None
+        return End(
+            told.get("process") or "a process",
+            line.rank,
+            line.node,
+            int(told["pid"]) if told.get("pid") else None,
+            code=None if signal else code,
+            signal=signal,
+            at=line.at,
+            error_s=line.error_s,
+        )
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedBy:
+    """Ends by one of these signals."""
+
+    signals: tuple[int, ...]
+    needles: tuple[str, ...] = NEEDLES
+
+    def __call__(self, evidence: Evidence) -> Iterator[Found]:
+        return (found_end(end) for end in ends_of(evidence) if end.signal in self.signals)
+
+
+def ended_by(*signals: int) -> EndedBy:
+    return EndedBy(signals)
+
+
+def found_end(end: End) -> Found:
+    who = end.process if end.pid is None else f"{end.process} (pid {end.pid})"
+    return Found(f"{who} was ended by signal {end.signal}", end.rank, end.node, end.at, end.error_s)

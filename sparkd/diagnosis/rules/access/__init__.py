@@ -1,0 +1,1 @@
+"""Container engines, ssh, and other doors that stay shut."""

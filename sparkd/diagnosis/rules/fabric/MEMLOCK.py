@@ -1,0 +1,25 @@
+from collections.abc import Iterator
+
+from sparkd.diagnosis.evidence import Evidence
+from sparkd.diagnosis.rule import Found, Rule, log
+from sparkd.diagnosis.rules.node.KHO_CMA import RULE as KHO_CMA
+
+_LINE = log("ibv_reg_mr", pattern=r"ibv_reg_mr\w* failed.*(Cannot allocate memory|ENOMEM|\b12\b)")
+
+
+def _match(evidence: Evidence) -> Iterator[Found]:
+    """The same words come of a bug of the kernel, which is seen on the node itself (case 31)."""
+    buggy = {found.node for found in KHO_CMA.match(evidence)}
+    yield from (found for found in _LINE(evidence) if not buggy & {found.node, None})
+
+
+RULE = Rule(
+    id="MEMLOCK",
+    title="RDMA may not lock memory",
+    cause="the limit of locked memory of the service or the container is too low (`ulimit -l`)",
+    remedy="start ranks with LimitMEMLOCK=infinity (`--ulimit memlock=-1` for docker), as sparkd does",
+    match=_match,
+    retry="never",
+    needles=_LINE.needles,
+    reference="NVIDIA/nccl-tests#206; eugr/spark-vllm-docker#389",
+)

@@ -1,0 +1,65 @@
+"""Which rank a gang names when several are found down in one report."""
+
+import pytest
+
+from sparkd.clock import Instant
+from sparkd.fleet.nodes import Node
+from sparkd.gang import machine
+from sparkd.gang.record import GangRecord
+from sparkd.gang.state import Gang, Tick, World
+from sparkd.records.fall import Fall
+from sparkd.records.report import Exit, RankReport
+from tests.unit.gang.test_mods import gang
+
+NCCL = "gpu-1:812:901 [0] NCCL WARN socketProgress: Connection closed by remote peer spark-2<41822>"
+LAUNCHER = "Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down executor."
+VICTIM = Exit("sparkd-d-g1-r1", "VLLM::Worker_TP1", 18197, None, 9, "log", at=100.025, mono=50.0)
+
+
+def fallen(rank: int, exit_: Exit | None, *lines: str) -> RankReport:
+    return RankReport(f"sparkd-d-g1-r{rank}", "fallen", exit=exit_, fell="it ended", lines=lines)
+
+
+def named(*reports: RankReport, error_s: float = 0.001) -> GangRecord:
+    nodes = {
+        name: Node(
+            name,
+            f"node-{name}",
+            greeted=True,
+            heard=10.0,
+            state="alive",
+            reports={report.name: report},
+            clock_error_s=error_s,
+        )
+        for name, report in zip("ab", reports, strict=True)
+    }
+    before = gang("loading")
+    after, _ = machine.step(before, Tick(), World(nodes), Instant(10.0, 110.0))
+    assert isinstance(after, Gang)
+    return after.record
+
+
+def fall_of(record: GangRecord) -> Fall:
+    assert record.fall is not None
+    return record.fall
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_victim_is_named_although_the_survivor_cried_out_25_ms_before(code: int) -> None:
+    survivor = Exit("sparkd-d-g1-r0", "VLLM::Worker_TP0", 7, code, None, "pidfd", at=100.000, mono=50.0)
+    fall = fall_of(named(fallen(0, survivor, NCCL), fallen(1, VICTIM, LAUNCHER)))
+    assert (fall.rank, fall.node, fall.cause) == (1, "node-b", "PROCESS_KILLED")
+    assert fall.beside == ()
+
+
+def test_two_that_died_closer_together_than_the_clocks_tell_are_both_named() -> None:
+    other = Exit("sparkd-d-g1-r0", "VLLM::Worker_TP0", 7, None, 9, "pidfd", at=100.020, mono=50.0)
+    record = named(fallen(0, other), fallen(1, VICTIM), error_s=0.02)
+    assert fall_of(record).rank == 0
+    assert [one.rank for one in fall_of(record).beside] == [1]
+    assert "in the same moment rank 1 on node-b" in record.reason
+
+
+def test_what_a_rank_said_explains_more_than_the_signal_that_followed() -> None:
+    fall = fall_of(named(fallen(0, None), fallen(1, VICTIM, "torch.OutOfMemoryError: CUDA out of memory.")))
+    assert (fall.rank, fall.cause) == (1, "CUDA_OOM")
