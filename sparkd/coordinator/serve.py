@@ -29,7 +29,7 @@ from sparkd.coordinator.planner import make_planner
 from sparkd.coordinator.reconciler import Reconciler
 from sparkd.coordinator.store import Store, open_store
 from sparkd.coordinator.tokens import Tokens, read_tokens
-from sparkd.enrol.roster import LiveRoster, Roster, has_authority
+from sparkd.enrol.roster import LiveRoster, Roster, has_authority, read_roster
 from sparkd.errors import Conflict, UsageError
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Fleet
@@ -83,12 +83,18 @@ def run(
                 f"{state_dir} holds no token for anybody: `sparkd coordinator token NAME` makes one"
             )
         allow_descriptors(limits)
+        store, lost = open_store(state_dir / "coordinator.sqlite", time.strftime("%Y%m%dT%H%M%S"))
+        if lost is not None or (is_secure and read_roster(state_dir).names and not store.lives()):
+            # Nodes of an earlier life of which nothing is known: whoever heard from it less than a lease ago
+            # would take this one for a second coordinator and end it, again and again until the lease is over.
+            log.info("an earlier life is not on record: waiting %g s, as long as its lease", limits.lease_s)
+            time.sleep(limits.lease_s)
         sockets = _Sockets(
             bind(rest, has_tls=is_secure),
             bind(agents, has_tls=is_secure),
             bind_unix(rest_socket) if rest_socket is not None else None,
         )
-        asyncio.run(_serve(state_dir, sockets, token, advertise or (agents,), limits))
+        asyncio.run(_serve(state_dir, (store, lost), sockets, token, advertise or (agents,), limits))
 
 
 @contextlib.contextmanager
@@ -145,11 +151,15 @@ def load_fleet(store: Store, roster: Roster, clock: SystemClock, keys: KeyRing) 
 
 
 async def _serve(
-    state_dir: Path, sockets: _Sockets, token: str | None, addresses: tuple[str, ...], limits: Defaults
+    state_dir: Path,
+    database: tuple[Store, str | None],
+    sockets: _Sockets,
+    token: str | None,
+    addresses: tuple[str, ...],
+    limits: Defaults,
 ) -> None:
+    store, lost = database
     clock = SystemClock()
-    stamp = time.strftime("%Y%m%dT%H%M%S")
-    store, lost = open_store(state_dir / "coordinator.sqlite", stamp)
     stop = asyncio.Event()
     superseded: list[str] = []
 

@@ -1,5 +1,6 @@
 """A coordinator with a certificate authority, its nodes, and clients that show what they like."""
 
+import contextlib
 import http.client
 import json
 import ssl
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparkd.coordinator.store import Store
 from sparkd.coordinator.tokens import mint_token
 from sparkd.enrol.authority import Authority, make_authority
 from sparkd.enrol.roster import enrol_node
@@ -29,6 +31,9 @@ class SecureCoordinator(Coordinator):
         make_authority(self.state, time.time() - 2 * DAY)
         for node, name in self.nodes.items():
             enrol_node(self.state, node, name)
+        if not self.database.exists():
+            with contextlib.closing(Store(self.database)) as store:
+                store.take_term("that-enrolled-them")
         if not self.token_file.exists():
             self.token_file.touch(0o600)
             self.token_file.write_text(mint_token(self.state, "tests", "admin"))
@@ -41,6 +46,10 @@ class SecureCoordinator(Coordinator):
             return self.ask("GET", "/healthz").status == 200
         except OSError:
             return False
+
+    @property
+    def database(self) -> Path:
+        return self.state / "coordinator.sqlite"
 
     @property
     def authority(self) -> Authority:

@@ -313,6 +313,27 @@ def test_an_agent_tries_a_list_of_addresses_and_renews_without_a_restart(
         agent.end()
 
 
+def test_a_coordinator_whose_database_is_lost_outlives_the_lease_of_its_last_life(
+    coordinator: SecureCoordinator, tmp_path: Path
+) -> None:
+    """Back within a moment, as a service manager does it: not one that ends as superseded and is started anew
+    until the lease is over, with people told that nothing listens.
+    """
+    agent = agent_of(coordinator, tmp_path / "agent", make_identity(tmp_path / "a", coordinator.authority, "a"))
+    try:
+        until(lambda: state_of(coordinator, "spark-a") == "alive", "a hello")
+        coordinator.end()
+        for left in coordinator.state.glob(f"{coordinator.database.name}*"):
+            left.unlink()
+        coordinator.launch()
+        until(lambda: state_of(coordinator, "spark-a") == "alive", "a hello to the next life")
+        assert "ends:" not in coordinator.log
+        events = coordinator.ask("GET", "/v1/events?follow=false").json
+        assert any("took term" in event["reason"] for event in events)
+    finally:
+        agent.end()
+
+
 def test_a_certificate_at_its_very_end_is_renewed_when_the_coordinator_is_back(
     coordinator: SecureCoordinator, tmp_path: Path
 ) -> None:
