@@ -13,6 +13,7 @@ from typing import Final
 from sparkd_agent.cgroup import Cgroup
 from sparkd_agent.procfs import FOLDER_VARIABLE, ProcessRef, ProcFs, Stat
 from sparkd_agent.runtime.base import RankHandle
+from sparkd_agent.strangers import Strangers
 
 _STDOUT_AND_STDERR: Final = (1, 2)
 
@@ -43,6 +44,7 @@ class RankMembers:
         self._marks = marks
         self._cgroup = None if marks.cgroup is None else Cgroup(marks.cgroup)
         self._own_pid = os.getpid()
+        self._strangers = Strangers(procfs)
 
     def members(self, *, thorough: bool = True) -> list[Stat]:
         """What has not ended yet.
@@ -51,13 +53,13 @@ class RankMembers:
         all: it is a child subreaper, so a daemon that forked twice is its child.
         """
         procfs, marks = self._procfs, self._marks
-        stats = procfs.stats()
+        shim = marks.shim if marks.shim is not None and procfs.alive(marks.shim) else None
+        thorough = thorough or shim is None
+        stats = procfs.stats() if thorough else self._strangers.others()
         found = {pid: stats[pid] for pid in self._grouped() if pid in stats}
-        if marks.shim is not None and _is(stats.get(marks.shim.pid), marks.shim):
-            for pid in _descendants(stats, marks.shim.pid):
+        if shim is not None:
+            for pid in _descendants(stats, shim.pid):
                 found[pid] = stats[pid]
-        else:
-            thorough = True
         for pid, stat in stats.items():
             if pid in found:
                 continue
@@ -67,6 +69,8 @@ class RankMembers:
                 or (thorough and _is_marked(procfs, marks, pid))
             ):
                 found[pid] = stat
+        if not thorough:
+            self._strangers.learn(stats, found)
         living = [stat for stat in found.values() if not self._spared(stat) and not stat.ended]
         self._marks = replace(marks, seen=frozenset(stat.ref for stat in living))
         return living

@@ -91,6 +91,11 @@ class ProcFs:
     def pids(self) -> list[int]:
         return [int(name) for name in os.listdir(self._root) if name.isdigit()]  # noqa: PTH208 - 600 times a second
 
+    def inodes(self) -> dict[int, int]:
+        """Of each process's folder, by pid: one that stayed the same is the same process's."""
+        with os.scandir(self._root) as entries:
+            return {int(entry.name): entry.inode() for entry in entries if entry.name.isdigit()}
+
     def stat(self, pid: int) -> Stat | None:
         raw = self._read(pid, "stat")
         # A name may hold spaces and parentheses: the fields start after the last one.
