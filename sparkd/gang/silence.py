@@ -5,6 +5,9 @@ counter that moved, needs every rank, so it proves that the silent node computes
 
     last word ──2 s── suspect: a proof is asked for ──4 s── silent ──5.5 s── none since: lost
 
+A proof from before `silent` may be of a node whose beats were late and that died thereafter: then another one is
+asked for at 4 s, and by 7 s it is there or the node is lost.
+
 Who can be asked depends on who is silent:
     a follower's node      rank 0's agent sends a pulse to its own API
     rank 0's node          the coordinator sends the pulse; if it cannot be delivered, another node tries to
@@ -37,16 +40,32 @@ def lost_while_serving(turn: Turn) -> int | None:
         if node is not None and node.state == "alive":
             continue
         heard = _heard(turn, node)
-        if proved_at is not None and proved_at > heard + turn.limits.beat_s * 1.5:
+        silent_at = heard + turn.limits.node_silent_s
+        if proved_at is not None and proved_at > silent_at:
             # It computed after it should have spoken. While rank 0's agent is away, the pulse is our task.
             if rank == 0 and turn.now.mono - proved_at >= turn.limits.pulse_silence_s:
                 _ask_for_proof(turn, heard)
             continue
-        _ask_for_proof(turn, heard)
-        silent = turn.now.mono - heard >= turn.limits.node_silent_s + turn.limits.second_path_s
+        if proved_at is not None and proved_at > heard + turn.limits.beat_s * 1.5:
+            # Perhaps; or its last beats were late and it died thereafter. Only what it computes from now on tells.
+            silent = _unproved(turn, silent_at)
+        else:
+            silent = turn.now.mono >= silent_at + turn.limits.second_path_s
+            _ask_for_proof(turn, heard)
         if silent and _second_path_is_silent(turn, rank):
             return rank
     return None
+
+
+def _unproved(turn: Turn, since: float) -> bool:
+    """Whether a proof that was asked for after `since` has not come."""
+    asked = turn.gang.proof_asked
+    # What rank 0's agent was told comes with its next beats; our own pulse is answered or not.
+    patience_s = turn.limits.second_path_s if head_is_away(turn) else turn.limits.proof_ask_s
+    unproved = asked is not None and asked >= since and turn.now.mono - asked >= patience_s
+    if turn.now.mono >= since and not unproved:
+        _ask_for_proof(turn, since)
+    return unproved
 
 
 def last_proof(turn: Turn) -> float | None:
@@ -101,10 +120,10 @@ def _second_path_is_silent(turn: Turn, rank: int) -> bool:
     return any(result.ok and not result.result.get("reached") for result in answers)
 
 
-def _ask_for_proof(turn: Turn, heard: float) -> None:
-    """Once in a few seconds, whoever can be asked."""
+def _ask_for_proof(turn: Turn, since: float) -> None:
+    """Once in a few seconds, whoever can be asked; what was asked before `since` does not count."""
     asked = turn.gang.proof_asked
-    if asked is not None and turn.now.mono - asked < turn.limits.proof_ask_s and asked > heard:
+    if asked is not None and turn.now.mono - asked < turn.limits.proof_ask_s and asked >= since:
         return
     turn.change(
         proof_asked=turn.now.mono,

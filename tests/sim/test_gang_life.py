@@ -140,6 +140,22 @@ def test_a_node_that_loses_power_is_known_lost_in_6_s_and_a_spare_takes_its_plac
     assert world.phase("d1") == "ready"
 
 
+def test_a_node_whose_last_beats_were_late_is_known_lost_all_the_same() -> None:
+    """It proved itself after its last word, and died before its silence could be told from a lost connection."""
+    world = World(17)
+    ready(world)
+    world.faults.cut_off("b")
+    world.run(world.now + 3)
+    world.faults.power_off("b", None)
+    begun = world.now
+    assert world.run_until(lambda: world.phase("d1") == "recovering", 10), world.timeline()
+    assert world.now - begun <= 6.0
+    record = world.record("d1")
+    assert record is not None
+    assert record.fall is not None
+    assert record.fall.cause == "NODE_LOST"
+
+
 def test_without_a_spare_the_gang_waits_for_the_lost_node_by_name() -> None:
     world = World(18, ("a", "b"))
     ready(world)
