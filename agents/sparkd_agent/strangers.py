@@ -28,7 +28,7 @@ class Strangers:
     def learn(self, stats: dict[int, Stat], members: Iterable[int]) -> None:
         """Of these that `others` gave, all that are no members are strangers from now on.
 
-        Not so one whose ancestors could not be followed: its parent ended meanwhile, and perhaps that was a member.
+        Not so one whose ancestors could not be followed: its parent ended meanwhile, and may have been one.
         """
         mine = frozenset(members)
         for pid in stats.keys() - mine:
@@ -36,7 +36,7 @@ class Strangers:
                 self._known[pid] = self._there[pid]
 
     def _is_rooted(self, stats: dict[int, Stat], pid: int) -> bool:
-        """Up to one that has no parent or is a stranger. No further than there are processes: pids are reused."""
+        """Up to one that has no parent or is a stranger. Ends in a ring too, as reused pids can make one."""
         for _ in stats:
             if pid == 0 or pid in self._known:
                 return True

@@ -50,6 +50,14 @@ class _Sockets:
     unix: socket.socket | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    store: Store
+    lost: str | None
+    """Why the database was begun anew."""
+    sockets: _Sockets
+
+
 def run(
     *,
     state_dir: Path,
@@ -83,18 +91,25 @@ def run(
                 f"{state_dir} holds no token for anybody: `sparkd coordinator token NAME` makes one"
             )
         allow_descriptors(limits)
-        store, lost = open_store(state_dir / "coordinator.sqlite", time.strftime("%Y%m%dT%H%M%S"))
-        if lost is not None or (is_secure and read_roster(state_dir).names and not store.lives()):
-            # Nodes of an earlier life of which nothing is known: whoever heard from it less than a lease ago
-            # would take this one for a second coordinator and end it, again and again until the lease is over.
-            log.info("an earlier life is not on record: waiting %g s, as long as its lease", limits.lease_s)
-            time.sleep(limits.lease_s)
+        store, lost = _open_database(state_dir, is_secure=is_secure, limits=limits)
         sockets = _Sockets(
             bind(rest, has_tls=is_secure),
             bind(agents, has_tls=is_secure),
             bind_unix(rest_socket) if rest_socket is not None else None,
         )
-        asyncio.run(_serve(state_dir, (store, lost), sockets, token, advertise or (agents,), limits))
+        opened = _Opened(store, lost, sockets)
+        asyncio.run(_serve(state_dir, opened, token, advertise or (agents,), limits))
+
+
+def _open_database(state_dir: Path, *, is_secure: bool, limits: Defaults) -> tuple[Store, str | None]:
+    """The database, and why it was begun anew; then only once the lease of the last life is over."""
+    store, lost = open_store(state_dir / "coordinator.sqlite", time.strftime("%Y%m%dT%H%M%S"))
+    if lost is not None or (is_secure and read_roster(state_dir).names and not store.lives()):
+        # Nodes of an earlier life of which nothing is known: whoever heard from it less than a lease ago
+        # would take this one for a second coordinator and end it, again and again until the lease is over.
+        log.info("an earlier life is not on record: waiting %g s, as long as its lease", limits.lease_s)
+        time.sleep(limits.lease_s)
+    return store, lost
 
 
 @contextlib.contextmanager
@@ -151,14 +166,9 @@ def load_fleet(store: Store, roster: Roster, clock: SystemClock, keys: KeyRing) 
 
 
 async def _serve(
-    state_dir: Path,
-    database: tuple[Store, str | None],
-    sockets: _Sockets,
-    token: str | None,
-    addresses: tuple[str, ...],
-    limits: Defaults,
+    state_dir: Path, opened: _Opened, token: str | None, addresses: tuple[str, ...], limits: Defaults
 ) -> None:
-    store, lost = database
+    store, sockets = opened.store, opened.sockets
     clock = SystemClock()
     stop = asyncio.Event()
     superseded: list[str] = []
@@ -181,8 +191,8 @@ async def _serve(
         certificates=secure.entrance.verdicts if secure else None,
     )
     log.info("term %d, instance %s, %d deployments", fleet.term, fleet.instance, len(fleet.gangs))
-    if lost is not None:
-        reconciler.announce(lost)
+    if opened.lost is not None:
+        reconciler.announce(opened.lost)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

@@ -5,8 +5,8 @@ counter that moved, needs every rank, so it proves that the silent node computes
 
     last word ──2 s── suspect: a proof is asked for ──4 s── silent ──5.5 s── none since: lost
 
-A proof from before `silent` may be of a node whose beats were late and that died thereafter: then another one is
-asked for at 4 s, and by 7 s it is there or the node is lost.
+A proof from before `silent` may be of a node whose beats were late and that died thereafter: then another one
+is asked for at 4 s, and by 7 s it is there or the node is lost.
 
 Who can be asked depends on who is silent:
     a follower's node      rank 0's agent sends a pulse to its own API
@@ -47,7 +47,7 @@ def lost_while_serving(turn: Turn) -> int | None:
                 _ask_for_proof(turn, heard)
             continue
         if proved_at is not None and proved_at > heard + turn.limits.beat_s * 1.5:
-            # Perhaps; or its last beats were late and it died thereafter. Only what it computes from now on tells.
+            # Perhaps; or its last beats were late and it died thereafter: only a proof from now on tells.
             silent = _unproved(turn, silent_at)
         else:
             silent = turn.now.mono >= silent_at + turn.limits.second_path_s

@@ -319,7 +319,8 @@ def test_a_coordinator_whose_database_is_lost_outlives_the_lease_of_its_last_lif
     """Back within a moment, as a service manager does it: not one that ends as superseded and is started anew
     until the lease is over, with people told that nothing listens.
     """
-    agent = agent_of(coordinator, tmp_path / "agent", make_identity(tmp_path / "a", coordinator.authority, "a"))
+    identity = make_identity(tmp_path / "a", coordinator.authority, "a")
+    agent = agent_of(coordinator, tmp_path / "agent", identity)
     try:
         until(lambda: state_of(coordinator, "spark-a") == "alive", "a hello")
         coordinator.end()

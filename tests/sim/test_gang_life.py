@@ -141,7 +141,7 @@ def test_a_node_that_loses_power_is_known_lost_in_6_s_and_a_spare_takes_its_plac
 
 
 def test_a_node_whose_last_beats_were_late_is_known_lost_all_the_same() -> None:
-    """It proved itself after its last word, and died before its silence could be told from a lost connection."""
+    """It computed after its last word, and died before its silence could be told from a lost connection."""
     world = World(17)
     ready(world)
     world.faults.cut_off("b")
