@@ -14,7 +14,7 @@ from sparkd.diagnosis.lines import read_line
 from sparkd.diagnosis.rule import Found, Kind, Rule
 from sparkd.records.verdict import Verdict
 
-_KINDS: Final[tuple[Kind, ...]] = ("end", "error", "exit", "collective")
+KINDS: Final[tuple[Kind, ...]] = ("end", "error", "exit", "collective")
 """What can be the cause of a fall, that which explains most first."""
 
 
@@ -74,13 +74,13 @@ def cause_of_rank(lines: tuple[str, ...], end: End | None = None, *, refused: bo
     read = tuple(read_line(raw, at=float(place)) for place, raw in enumerate(lines))
     rules = [rule for rule in _of_falls() if refused or rule.retry != "never"]
     told = judge(Evidence(read, ends=() if end is None else (end,)), rules)
-    best = min(told, key=lambda one: (_KINDS.index(one.rule.kind), one.found.at or 0.0), default=None)
+    best = min(told, key=lambda one: (KINDS.index(one.rule.kind), one.found.at or 0.0), default=None)
     return best.rule if best else None
 
 
 @cache
 def _of_falls() -> tuple[Rule, ...]:
-    return tuple(rule for rule in catalogue().values() if rule.line_needles and rule.kind in _KINDS)
+    return tuple(rule for rule in catalogue().values() if rule.line_needles and rule.kind in KINDS)
 
 
 def _first(founds: list[Found]) -> Found:

@@ -1,16 +1,41 @@
-"""A raw line of some log, without what loggers and launchers put before it."""
+"""Raw lines of logs, without what loggers and launchers put before them, and with the time they told."""
 
 import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Final
 
 from sparkd.diagnosis.evidence import Line
 
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _VLLM: Final = re.compile(
-    r"^(?:\((?P<process>[\w.:-]+) (?:pid=\d+|rank=\d+)[^)]*\) )?"
-    r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.]+ \[[^\]]*\] ?)?(?P<text>.*)$",
+    r"^(?:\((?P<process>[\w.:-]+) (?:pid=\d+|rank=\d+)(?:, ip=(?P<ip>[\d.a-f:]+))?\) )?"
+    r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>\d\d-\d\d \d\d:\d\d:\d\d)\S* \[[^\]]*\] ?)?"
+    r"(?P<text>.*)$",
     re.DOTALL,
 )
+
+_SHIM: Final = re.compile(r"^\d{6,} (?P<ns>\d{18,20}) [12!] ")
+_SOURCE: Final = re.compile(r"^(?P<node>[A-Za-z][\w.-]*) +\| ")
+_RFC3339: Final = re.compile(
+    r"^\[?(?P<day>\d{4}-\d\d-\d\d)[T ](?P<time>\d\d:\d\d:\d\d)(?P<part>[.,]\d+)?"
+    r"(?P<zone>Z|[+-]\d\d:?\d\d)?\]?[ :] *"
+)
+_JOURNAL: Final = re.compile(
+    r"^(?P<month>[A-Z][a-z]{2}) +(?P<day>\d+) (?P<time>\d\d:\d\d:\d\d) (?P<node>\S+) (?P<program>[^\s:]+): "
+)
+_TORCH: Final = re.compile(r"^\[?(?:\[rank(?P<rank>\d+)\]:? ?)?\[[WEIF](?P<stamp>\d{4} \d\d:\d\d:\d\d)")
+_RANKED: Final = re.compile(r"^(?:\[rank(?P<rank>\d+)\]: ?|\[\d+,(?P<mpi>\d+)\]<std(?:out|err)>: ?)")
+_UPTIME: Final = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d{6}\] ")
+_KERNEL: Final = re.compile(r"^(NVRM: |\[UFW |Out of memory: Killed process|oom-kill:|.* invoked oom-killer)")
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_WHOLE_SECOND_S: Final = 1.0
+_FRACTION_S: Final = 0.1
+"""How wrong a stamp without a fraction may be, and one with it: nobody compared these clocks."""
+
+BEGINNINGS: Final = ("vLLM API server version", "headless multiproc executor")
+"""What a rank writes once a start: what is above belongs to an earlier life."""
+READY: Final = "Application startup complete."
 
 
 def read_line(
@@ -26,4 +51,80 @@ def read_line(
     match = _VLLM.match(plain)
     if match is None:
         return Line(plain, rank, node, at, error_s)
+    node = match["ip"] or node
     return Line(match["text"], rank, node, at, error_s, match["process"] or "", match["level"] or "")
+
+
+class ForeignLog:
+    """Lines of one log, whoever started what wrote it. `read` them in their order: a line without a time has
+    that of the one before it.
+    """
+
+    def __init__(self, *, rank: int | None, node: str | None, year: int) -> None:
+        """`year`: of stamps that have none."""
+        self._rank = rank
+        self._node = node
+        self._year = year
+        self._at: float | None = None
+        self._error_s = _WHOLE_SECOND_S
+
+    def read(self, raw: str) -> tuple[Line, bool]:
+        """The line, and whether it is one of the kernel."""
+        rank, node, of_kernel = self._rank, self._node, False
+        stamps: list[tuple[float | None, float]] = []
+        text = _ANSI.sub("", raw).rstrip("\r\n").rpartition("\r")[2]
+        if shim := _SHIM.match(text):
+            stamps.append((int(shim["ns"]) / 1e9, 0.0))
+            text = text[shim.end() :]
+        if source := _SOURCE.match(text):
+            node, text = source["node"], text[source.end() :]
+        if full := _RFC3339.match(text):
+            stamps.append((_rfc3339(full), _FRACTION_S if full["part"] else _WHOLE_SECOND_S))
+            text = text[full.end() :]
+        elif (journal := _JOURNAL.match(text)) and journal["month"] in _MONTHS:
+            month = _MONTHS.index(journal["month"]) + 1
+            stamps.append((self._wall(month, int(journal["day"]), journal["time"]), _WHOLE_SECOND_S))
+            node, of_kernel = journal["node"], journal["program"] == "kernel"
+            text = text[journal.end() :]
+        if uptime := _UPTIME.match(text):
+            of_kernel, text = True, text[uptime.end() :]
+        if torch := _TORCH.match(text):
+            day, _, time = torch["stamp"].partition(" ")
+            stamps.append((self._wall(int(day[:2]), int(day[2:]), time), _WHOLE_SECOND_S))
+        if ranked := _RANKED.match(text):
+            rank, text = int(ranked["rank"] or ranked["mpi"]), text[ranked.end() :]
+        if (logged := _VLLM.match(text)) and logged["stamp"]:
+            day, _, time = logged["stamp"].partition(" ")
+            stamps.append((self._wall(int(day[:2]), int(day[3:]), time), _WHOLE_SECOND_S))
+        # The outermost is from whoever saw the line last, and often the finer one.
+        known = next(((at, error_s) for at, error_s in stamps if at is not None), None)
+        if known is not None:
+            self._at, self._error_s = known
+        line = read_line(text, rank=rank, node=node, at=self._at, error_s=self._error_s)
+        return line, of_kernel or _KERNEL.match(text) is not None
+
+    def _wall(self, month: int, day: int, time: str) -> float | None:
+        hour, minute, second = (int(part) for part in time.split(":"))
+        try:
+            return datetime(self._year, month, day, hour, minute, second, tzinfo=UTC).timestamp()
+        except ValueError:
+            return None
+
+
+def of_last_life(lines: Iterable[Line]) -> list[Line]:
+    """Of one log, in its order: nothing of an earlier start, no failure that was over before it served."""
+    kept: list[Line] = []
+    for line in lines:
+        if any(begins in line.text for begins in BEGINNINGS) or READY in line.text:
+            kept.clear()
+        kept.append(line)
+    return kept
+
+
+def _rfc3339(stamp: re.Match[str]) -> float | None:
+    zone = (stamp["zone"] or "Z").replace("Z", "+00:00")
+    part = (stamp["part"] or "").replace(",", ".")[:7]
+    try:
+        return datetime.fromisoformat(f"{stamp['day']}T{stamp['time']}{part}{zone}").timestamp()
+    except ValueError:
+        return None

@@ -167,7 +167,7 @@ def _judge(turn: Turn, retry: RetryClass) -> Allowance:
 def _verdict(fall: Fall) -> Verdict:
     rule = _rule(fall.cause)
     return Verdict(
-        fall.cause or "RANK_FELL",
+        fall.cause or "UNKNOWN",
         Severity.BLOCK,
         f"rank {fall.rank} on {fall.node}: {fall.reason}",
         evidence="\n".join(fall.lines),

@@ -1,11 +1,11 @@
 from sparkd.diagnosis.rule import Rule, reported
 
 RULE = Rule(
-    id="RANK_FELL",
+    id="UNKNOWN",
     title="a rank ended, and nothing says why",
     cause="unknown",
     remedy="read the lines above; `sparkd logs NAME --previous` has all of them",
-    match=reported("RANK_FELL"),
+    match=reported("UNKNOWN"),
     kind="end",
     retry="normal",
 )

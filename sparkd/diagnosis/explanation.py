@@ -1,0 +1,105 @@
+"""One explanation out of all findings: the cause, what followed from it, and what is not known."""
+
+from typing import Final
+
+from sparkd.diagnosis.catalogue import KINDS, Judged, catalogue, judge
+from sparkd.diagnosis.choice import COLLECTIVE, DEATH, ERROR, Moment, choose
+from sparkd.diagnosis.ended import ends_of
+from sparkd.diagnosis.evidence import Evidence
+from sparkd.diagnosis.rule import Found, Kind
+from sparkd.engine.phrases import telling_lines
+from sparkd.records.defaults import DEFAULTS
+from sparkd.records.explanation import Cause, Explanation, Secondary
+
+FAILED: Final = (
+    "Engine core initialization failed",
+    "WorkerProc failed to start",
+    "WorkerProc initialization failed",
+    "encountered a fatal error",
+)
+"""What vLLM says when it gives up, whatever the reason."""
+UNKNOWN: Final = "UNKNOWN"
+
+_MOMENTS: Final[dict[Kind, int]] = {
+    "end": DEATH,
+    "exit": DEATH,
+    "error": ERROR,
+    "collective": COLLECTIVE,
+}
+
+
+def explain(evidence: Evidence) -> Explanation:
+    """Kind first, time second (design §8). Without any sign of a fall there is no cause."""
+    judged = judge(evidence)
+    events = [one for one in judged if one.rule.kind != "state"]
+    states = [one for one in judged if one.rule.kind == "state"]
+    if not events:
+        events = _unknown(evidence)
+    first, *beside = choose(events, _moment) or (None,)
+    if first is None:
+        return Explanation(verdicts=tuple(one.verdict for one in states))
+    told = _explained(first, events)
+    hidden = (told, first, *beside)
+    rest = [one for one in events if not any(one is other for other in hidden)]
+    unknown = told.rule.id == UNKNOWN
+    return Explanation(
+        cause=Cause(told.rule.id, told.found.rank, told.found.node, told.found.evidence),
+        secondary=tuple(
+            Secondary(one.rule.id, one.found.rank, one.found.node, one.found.evidence, one.count)
+            for one in sorted(rest, key=lambda one: _moment(one).at or 0.0)
+        ),
+        verdicts=tuple(one.verdict for one in (told, *beside, *states)),
+        lines=telling_lines([line.text for line in evidence.lines]) if unknown else (),
+        not_known=tuple(_not_known(told, beside)),
+    )
+
+
+def _explained(first: Judged, events: list[Judged]) -> Judged:
+    """What the same rank said shortly before its end explains it better than the bare end."""
+    last = _moment(first)
+    said = [one for one in events if _place(one) == _place(first) and _led_to(_moment(one), last)]
+    return min(said, key=lambda one: (KINDS.index(one.rule.kind), _moment(one).at or 0.0), default=first)
+
+
+def _led_to(moment: Moment, last: Moment) -> bool:
+    if moment.at is None or last.at is None:
+        return True
+    return -DEFAULTS.cause_window_s <= moment.at - last.at <= moment.error_s + last.error_s
+
+
+def _place(one: Judged) -> tuple[int | None, str | None]:
+    return one.found.rank, one.found.node
+
+
+def _moment(one: Judged) -> Moment:
+    return Moment(_MOMENTS[one.rule.kind], one.found.at, one.found.error_s)
+
+
+def _unknown(evidence: Evidence) -> list[Judged]:
+    """Something ended with an error, or gave up, and no rule knows why."""
+    founds = [
+        Found(f"{end.process} ended with {end.code}", end.rank, end.node, end.at, end.error_s)
+        for end in ends_of(evidence)
+        if end.code
+    ]
+    founds += [
+        Found(line.text, line.rank, line.node, line.at, line.error_s)
+        for line in evidence.lines
+        if any(words in line.text for words in FAILED)
+    ]
+    return [Judged(catalogue()[UNKNOWN], found) for found in founds]
+
+
+def _not_known(told: Judged, beside: list[Judged]) -> list[str]:
+    gaps = []
+    if told.rule.id == UNKNOWN:
+        gaps.append("why it ended: none of the known causes fits what is left")
+    if told.rule.id == "PROCESS_KILLED":
+        gaps.append("who sent SIGKILL: nothing that is left says so")
+    if told.found.at is None:
+        gaps.append("when it happened: its log has no times")
+    gaps += [
+        f"whether {one.rule.id} on rank {one.found.rank} came first: the clocks differ by less than that"
+        for one in beside
+    ]
+    return gaps

@@ -1,0 +1,101 @@
+"""`sparkd explain --log`: logs of any launcher, without a coordinator and whatever their size."""
+
+import json
+import random
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+KILLED = FIXTURES / "vllm-0.32-tp2-worker-killed"
+
+
+def explain(*paths: Path) -> dict[str, Any]:
+    run = subprocess.run(
+        [sys.executable, "-m", "sparkd", "explain", "--log", *map(str, paths), "-o", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    told: dict[str, Any] = json.loads(run.stdout)
+    return told
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_real_gang_whose_worker_was_killed(order: int) -> None:
+    told = explain(*(KILLED / "rank0.log", KILLED / "rank1.log")[::order])
+    assert (told["cause"]["id"], told["cause"]["rank"]) == ("PROCESS_KILLED", 1)
+    assert "VllmWorker-1" in told["cause"]["evidence"]
+    assert {one["rank"] for one in told["secondary"]} == {0}
+    assert any("SIGKILL" in gap for gap in told["not_known"])
+
+
+def test_names_of_files_do_not_matter(tmp_path: Path) -> None:
+    """The ranks are read from what vLLM wrote."""
+    (tmp_path / "head.txt").write_bytes((KILLED / "rank0.log").read_bytes())
+    (tmp_path / "other.txt").write_bytes((KILLED / "rank1.log").read_bytes())
+    told = explain(tmp_path / "head.txt", tmp_path / "other.txt")
+    assert (told["cause"]["id"], told["cause"]["rank"]) == ("PROCESS_KILLED", 1)
+
+
+def test_a_healthy_log_has_no_verdict() -> None:
+    told = explain(FIXTURES / "vllm-0.32-tp2" / "rank0-boot.log")
+    assert (told["cause"], told["verdicts"], told["secondary"]) == (None, [], [])
+
+
+def test_a_gigabyte_of_noise_has_no_verdict_and_takes_no_time(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    words = [
+        "".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 10))) for _ in range(900)
+    ]
+    block = "".join(
+        f"(Worker_TP{chance.randint(0, 3)} pid={chance.randint(1, 99999)}) "
+        f"{chance.choice(['INFO', 'WARNING', 'ERROR'])} 11-30 07:{chance.randint(10, 59)}:00 "
+        f"[x.py:{chance.randint(1, 999)}] {' '.join(chance.choices(words, k=12))}\n"
+        for _ in range(8_000)
+    ).encode()
+    log = tmp_path / "noise.log"
+    with log.open("wb") as file:
+        for _ in range(1_000_000_000 // len(block) + 1):
+            file.write(block)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    told = explain(log)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime  # others use this machine too
+    log.unlink()
+    assert (told["cause"], told["verdicts"]) == (None, [])
+    assert any("noise.log" in gap for gap in told["not_known"])
+    assert took < 10, f"{took:.1f} s"
+
+
+def test_what_is_at_the_end_of_a_long_log_is_found(tmp_path: Path) -> None:
+    log = tmp_path / "rank1.log"
+    with log.open("wb") as file:
+        for _ in range(3_000):
+            file.write(b"INFO 11-30 07:49:17 [x.py:1] Avg generation throughput: 12.0 tokens/s\n" * 1_000)
+        file.write(b"RuntimeError: CUDA error: out of memory\n")
+    told = explain(log)
+    assert (told["cause"]["id"], told["cause"]["rank"]) == ("CUDA_OOM", 1)
+    log.unlink()
+
+
+def test_bytes_that_are_no_text_have_no_verdict(tmp_path: Path) -> None:
+    log = tmp_path / "random.bin"
+    log.write_bytes(random.Random(7).randbytes(32 << 20))
+    assert explain(log)["cause"] is None
+
+
+def test_what_is_no_file_is_said(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "sparkd", "explain", "--log", str(tmp_path / "nope.log")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert "nope.log is no file" in run.stderr
