@@ -1,6 +1,6 @@
 """Environment variables that a profile may not set, each with the reason that reaches the user.
 
-A node's owner may still set them, in the agent's `[rank.env]`.
+A node's owner may still set them, in the agent's `[rank.env]`, but for those that lead ranks past each other.
 """
 
 import fnmatch
@@ -12,6 +12,16 @@ _SECRET: Final = "a profile is shown to everyone; a node's secret belongs in its
 _RENDEZVOUS: Final = "sparkd sets where and as what a rank joins"
 _CACHE: Final = "compiled code is loaded from there: the agent's choice, or the node owner's in [rank.env]"
 
+_PROXY: Final = "ranks talk to each other and to no proxy"
+
+_DIVERTING: Final[tuple[tuple[str, str], ...]] = (
+    ("*_PROXY", _PROXY),
+    *((name, _RENDEZVOUS) for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")),
+    *((name, _RENDEZVOUS) for name in ("MASTER_ADDR", "MASTER_PORT", "NCCL_COMM_ID", "TORCHELASTIC_*")),
+    ("VLLM_DP_*", _RENDEZVOUS),
+)
+"""Not even a node's owner may send ranks there."""
+
 FORBIDDEN: Final[tuple[tuple[str, str], ...]] = (
     ("LD_*", _CODE),
     ("PYTHON*", _CODE),
@@ -19,7 +29,7 @@ FORBIDDEN: Final[tuple[tuple[str, str], ...]] = (
     ("HOME", "the agent sets it: caches and configuration of the rank's user live there"),
     ("TMPDIR", "the agent sets it: sockets of the rank live there"),
     ("*_SOCKET_IFNAME", _FABRIC),
-    ("*_PROXY", "ranks talk to each other and to no proxy"),
+    *_DIVERTING,
     ("SPARKD_*", "sparkd recognises its ranks by these"),
     ("VLLM_HOST_IP", _FABRIC),
     ("VLLM_API_KEY", "write api.key instead"),
@@ -37,11 +47,6 @@ FORBIDDEN: Final[tuple[tuple[str, str], ...]] = (
     ("*_PASSWORD", _SECRET),
     ("*_API_KEY", _SECRET),
     ("*_SECRET_ACCESS_KEY", _SECRET),
-    ("RANK", _RENDEZVOUS),
-    ("LOCAL_RANK", _RENDEZVOUS),
-    ("WORLD_SIZE", _RENDEZVOUS),
-    ("MASTER_ADDR", _RENDEZVOUS),
-    ("MASTER_PORT", _RENDEZVOUS),
     # Shells, interpreters and the C library.
     ("BASH_ENV", _CODE),
     ("ENV", _CODE),
@@ -116,6 +121,15 @@ def env_refusal(name: str, value: str) -> str | None:
         if fnmatch.fnmatchcase(upper, pattern) and (pattern, value) not in _HARMLESS:
             return reason
     return None
+
+
+def diverts(name: str) -> str | None:
+    """Why a variable is kept from ranks even if a node's owner sets it; None if it is not.
+
+    Ranks talk to each other at addresses that were chosen for them: this would lead them elsewhere.
+    """
+    upper = name.upper()
+    return next((reason for pattern, reason in _DIVERTING if fnmatch.fnmatchcase(upper, pattern)), None)
 
 
 def is_secret_name(name: str) -> bool:

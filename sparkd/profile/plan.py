@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sparkd.engine import flags
-from sparkd.engine.environment import is_secret_name
-from sparkd.engine.plugin import MODS_VARIABLE, ModRequest, encode_requests
 from sparkd.engine.releases import variable_unknown
 from sparkd.errors import UsageError
+from sparkd.fabric.choice import choose
+from sparkd.fabric.findings import findings
+from sparkd.fabric.member import members_of
+from sparkd.fabric.pins import own_address
 from sparkd.profile.check import profile_of
+from sparkd.profile.environment import is_nodes_secret, last_say, origin_of, rank_environment
 from sparkd.profile.memory import memory_lines, memory_notes, need_bytes
 from sparkd.profile.models import model_paths
 from sparkd.profile.references import with_paths
@@ -26,12 +29,6 @@ from sparkd.records.rank import Address, Canary, MemoryNeed, Probe, RankSpec, Ru
 from sparkd.records.report import NodeFacts
 
 API_KEY_VARIABLE: Final = "VLLM_API_KEY"
-_QUIET_ENV: Final = {
-    "HF_HUB_OFFLINE": ("1", "every node serves the files that were compared"),
-    "VLLM_NO_USAGE_STATS": ("1", "no telemetry"),
-    "DO_NOT_TRACK": ("1", "no telemetry"),
-}
-
 _QUIET_FLAG: Final = "disable-access-log-for-endpoints"
 """vLLM 0.16 and later. Without it rank 0's log gets a line for every look at its counters."""
 _QUIET_PATHS: Final = "/health,/metrics"
@@ -77,7 +74,8 @@ def build_plan(
         )
     members = tuple(nodes[:ranks])
     api = Address(_api_host(profile, members[0]), api_port)
-    rendezvous = Address(members[0].fabric_address, rendezvous_port)
+    choice = choose(members_of(members))
+    rendezvous = Address(choice.seats[0].address, rendezvous_port)
     served = (name, profile.model.id) if profile.model.id else (name,)
     descriptor = Descriptor(
         name=name,
@@ -89,6 +87,10 @@ def build_plan(
         rendezvous_ports=(*(port for port in rendezvous_ports if port != rendezvous_port), rendezvous_port),
     )
     lines = memory_lines(profile)
+    environments = tuple(
+        rank_environment(node, profile, intent.origins, choice, seat)
+        for node, seat in zip(members, choice.seats, strict=True)
+    )
     planned = tuple(
         _rank_plan(
             rank,
@@ -101,8 +103,10 @@ def build_plan(
             model=_model_path(model_path, profile, node),
             also=(also_paths or {}).get(node.id, {}),
             api_key=api_key,
+            env=env.values,
+            masked=env.masked,
         )
-        for rank, node in enumerate(members)
+        for rank, (node, env) in enumerate(zip(members, environments, strict=True))
     )
     return Plan(
         deployment=name,
@@ -114,7 +118,17 @@ def build_plan(
         served_names=served,
         ranks=planned,
         notes=_notes(intent, profile, nodes),
-        verdicts=verdicts_of(profile, intent, members, available=available or {}),
+        verdicts=verdicts_of(
+            profile,
+            intent,
+            members,
+            available=available or {},
+            further=(
+                *findings(choice),
+                *own_address(choice),
+                *(verdict for env in environments for verdict in env.verdicts),
+            ),
+        ),
         memory=lines,
         verified=intent.verified,
     )
@@ -140,18 +154,19 @@ def _rank_plan(
     model: str,
     also: Mapping[str, str],
     api_key: str | None,
+    env: tuple[PlannedEnv, ...],
+    masked: Sequence[str],
 ) -> RankPlan:
     origins = descriptor.intent.origins
     engine = engine_of(node)
     args = (
         PlannedArg(("serve",), "sparkd"),
-        PlannedArg((model,), *_origin(origins, "model.path", "model.id")),
+        PlannedArg((model,), *origin_of(origins, "model.path", "model.id")),
         *_own_args(rank, profile, api, rendezvous, served),
         *_profile_args(
             with_paths(profile.engine.args, _paths(profile, descriptor.intent, node, also)), origins
         ),
     )
-    env = _env(node, profile, origins)
     ranks = profile.layout.ranks
     spec = RankSpec(
         name=str(RankName(descriptor.name, descriptor.generation, rank)),
@@ -162,7 +177,9 @@ def _rank_plan(
         runtime=_runtime(node, descriptor.intent.image),
         engine=engine.name,
         args=tuple(word for arg in args for word in arg.words),
-        env={variable.name: variable.value for variable in env if not _is_nodes_secret(variable)},
+        # An empty value keeps the node's own from the rank.
+        env=dict.fromkeys(masked, "")
+        | {variable.name: variable.value for variable in env if not is_nodes_secret(variable)},
         rendezvous=rendezvous,
         descriptor=descriptor,
         probe=_probe(profile, api, served) if rank == 0 else None,
@@ -230,55 +247,11 @@ def _profile_args(args: Mapping[str, Any], origins: Mapping[str, str]) -> list[P
             key: label for key, label in origins.items() if key == prefix or key.startswith(f"{prefix}.")
         }
         labels = list(dict.fromkeys(parts.values()))
-        origin, note = _last(labels)
+        origin, note = last_say(labels)
         if len(labels) > 1:
             note = "; ".join(f"{key.removeprefix(prefix + '.')}: {label}" for key, label in parts.items())
         planned += [PlannedArg(words, origin, note) for words in flags.render(name, value)]
     return planned
-
-
-def _env(node: NodeFacts, profile: Profile, origins: Mapping[str, str]) -> tuple[PlannedEnv, ...]:
-    """Later wins: sparkd and fabric, the profile, the node's own `[rank.env]`. Empty values are left out."""
-    found: dict[str, PlannedEnv] = {}
-
-    def put(name: str, value: str, origin: Origin, note: str = "") -> None:
-        found[name] = PlannedEnv(name, value, origin, note)
-
-    put("VLLM_HOST_IP", node.fabric_address, "fabric")
-    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        put(variable, node.fabric_interface or "", "fabric")
-    for variable, (value, note) in _QUIET_ENV.items():
-        put(variable, value, "default", note)
-    if profile.mods:
-        requests = [ModRequest(m.name, m.required, m.unknown, m.settings) for m in profile.mods]
-        put(MODS_VARIABLE, encode_requests(requests), *_origin(origins, "mods"))
-    for variable, value in profile.env.items():
-        put(variable, value, *_origin(origins, f"env.{variable}"))
-    for variable, value in node.rank_env.items():
-        if is_secret_name(variable) and value:
-            # Set by the agent from its own configuration; its value is nobody else's business.
-            put(variable, "(hidden)", "node", "set by the node")
-        else:
-            put(variable, value, "node")
-    return tuple(variable for variable in found.values() if variable.value)
-
-
-def _is_nodes_secret(variable: PlannedEnv) -> bool:
-    return variable.origin == "node" and is_secret_name(variable.name)
-
-
-def _origin(origins: Mapping[str, str], *paths: str) -> tuple[Origin, str]:
-    return _last([origins[path] for path in paths if origins.get(path, "default") != "default"])
-
-
-def _last(labels: Sequence[str]) -> tuple[Origin, str]:
-    """The plan's word for the label that had the last say, and the label itself where it says more."""
-    rank: tuple[tuple[str, Origin], ...] = (("-- ", "argument"), ("--set ", "set"), ("variant ", "variant"))
-    for prefix, origin in rank:
-        for label in reversed(labels):
-            if label.startswith(prefix):
-                return origin, label
-    return "profile", ""
 
 
 def _runtime(node: NodeFacts, image: str | None) -> RuntimeName:

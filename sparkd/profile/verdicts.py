@@ -22,16 +22,22 @@ def engine_of(node: NodeFacts) -> EngineFacts:
 
 
 def verdicts_of(
-    profile: Profile, intent: Intent, members: Sequence[NodeFacts], *, available: Mapping[str, int]
+    profile: Profile,
+    intent: Intent,
+    members: Sequence[NodeFacts],
+    *,
+    available: Mapping[str, int],
+    further: Sequence[Verdict] = (),
 ) -> tuple[Verdict, ...]:
     """Every finding about these nodes; those whose ids the intent forces are marked as waived.
 
-    `available` is the measured MemAvailable, as in `build_plan`.
+    `available` is the measured MemAvailable, as in `build_plan`; `further` was found elsewhere.
     """
     found = [
         *_verdicts(profile, members),
         *_files_verdicts(profile, intent, members),
         *memory_verdicts(profile, members, available),
+        *further,
     ]
     return tuple(replace(verdict, waived=verdict.id in intent.forced) for verdict in found)
 

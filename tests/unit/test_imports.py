@@ -50,6 +50,7 @@ RULES = [
         pure=True,
     ),
     Rule("sparkd.fleet", PURE, (*SHARED, "sparkd.gang", "sparkd.fleet"), pure=True),
+    Rule("sparkd.fabric", PURE, (*SHARED, "sparkd.fabric"), pure=True),
     Rule("sparkd.detect", PURE, SHARED, pure=True),
     Rule("sparkd_agent.core", PURE, (*SHARED, "sparkd_agent.core"), pure=True),
     Rule("sparkd_agent.life", PURE, SHARED, pure=True),

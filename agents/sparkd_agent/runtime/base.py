@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sparkd.clock import Instant
+from sparkd.engine.environment import diverts
 from sparkd.engine.plugin import plugin_folder, with_plugin
 from sparkd.records.rank import RankSpec
 from sparkd_agent.account import Account
@@ -56,7 +57,8 @@ def make_launch(
 
     `command` is the engine's own, from the agent's configuration. Later wins: the allow-list out of the
     agent's environment, whose the rank is, `[rank.env]` of the node, the spec, its secrets, and the rank's
-    name, which nothing overrides. sparkd's plug-in for vLLM comes first on PYTHONPATH.
+    name, which nothing overrides. Left out is what is empty, by which a spec takes away what the node would
+    set, and what leads ranks past each other. sparkd's plug-in for vLLM comes first on PYTHONPATH.
     """
     allowed = {name: agent_env[name] for name in ALLOWED_ENVIRONMENT if name in agent_env}
     own = {} if account is None else account.environment
@@ -64,12 +66,12 @@ def make_launch(
         "PATH": DEFAULT_PATH,
         **allowed,
         **own,
-        **rank_env,
+        **{name: value for name, value in rank_env.items() if diverts(name) is None},
         **spec.env,
         **spec.secrets,
         RANK_VARIABLE: spec.name,
     }
-    env = with_plugin(env, plugin_folder())
+    env = with_plugin({name: value for name, value in env.items() if value}, plugin_folder())
     return Launch(argv=command + spec.args, env=env, cwd=cwd, account=account)
 
 

@@ -31,3 +31,18 @@ def test_the_environment_is_made_from_scratch_and_later_wins() -> None:
         "C": "node",
         "SPARKD_RANK": "sparkd-t-g1-r0",
     }
+
+
+def test_what_leads_ranks_past_each_other_and_what_a_spec_takes_away() -> None:
+    spec = rank_spec("sparkd-t-g1-r0", "serve", env={"NCCL_IB_HCA": "", "KEPT": "spec"})
+    launch = make_launch(
+        spec,
+        ("/opt/vllm/bin/vllm",),
+        agent_env={"TZ": ""},
+        rank_env={
+            "NCCL_IB_HCA": "mlx5_9", "https_proxy": "http://10.0.0.9", "NCCL_COMM_ID": "10.0.0.9:1",
+            "EMPTY": "", "KEPT": "node", "NCCL_DEBUG": "WARN",
+        },
+        cwd="/",
+    )
+    assert launch.env.keys() == {"PATH", "PYTHONPATH", "SPARKD_RANK", "KEPT", "NCCL_DEBUG"}

@@ -110,7 +110,7 @@ def test_ranks_of_two_sparks() -> None:
     assert head.env == {
         "VLLM_HOST_IP": "192.168.7.1",
         "GLOO_SOCKET_IFNAME": "enp1s0f0np0",
-        "NCCL_SOCKET_IFNAME": "enp1s0f0np0",
+        "NCCL_SOCKET_IFNAME": "=enp1s0f0np0",
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
