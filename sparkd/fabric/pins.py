@@ -61,7 +61,7 @@ def own_address(choice: Choice) -> Iterator[Verdict]:
             )
         elif member.pinned_interface is not None and member.fabric.interface(member.pinned_interface) is None:
             yield Verdict(
-                "IFNAME_STALE",
+                "IFNAME_STALE_CONCRETE",
                 Severity.WARN,
                 f"{member.name} has no interface {member.pinned_interface}: {seat.interface} is used",
                 evidence="fabric_interface in its agent.toml",
@@ -84,7 +84,7 @@ def _check_of(name: str) -> Check | None:
 
 def _id_of(name: str) -> str:
     ids = {"NCCL_IB_HCA": "HCA_ABSENT", "UCX_NET_DEVICES": "HCA_ABSENT", "VLLM_HOST_IP": "HOST_IP_FOREIGN"}
-    return "GID_MISMATCH" if name == "NCCL_IB_GID_INDEX" else ids.get(name, "IFNAME_STALE")
+    return "GID_MISMATCH" if name == "NCCL_IB_GID_INDEX" else ids.get(name, "IFNAME_STALE_CONCRETE")
 
 
 def _interfaces(value: str, seat: Seat, choice: Choice) -> str | None:

@@ -40,8 +40,12 @@ def test_what_leads_ranks_past_each_other_and_what_a_spec_takes_away() -> None:
         ("/opt/vllm/bin/vllm",),
         agent_env={"TZ": ""},
         rank_env={
-            "NCCL_IB_HCA": "mlx5_9", "https_proxy": "http://10.0.0.9", "NCCL_COMM_ID": "10.0.0.9:1",
-            "EMPTY": "", "KEPT": "node", "NCCL_DEBUG": "WARN",
+            "NCCL_IB_HCA": "mlx5_9",
+            "https_proxy": "http://10.0.0.9",
+            "NCCL_COMM_ID": "10.0.0.9:1",
+            "EMPTY": "",
+            "KEPT": "node",
+            "NCCL_DEBUG": "WARN",
         },
         cwd="/",
     )

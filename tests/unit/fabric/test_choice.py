@@ -358,7 +358,7 @@ def test_a_nodes_own_interface_is_gone(tmp_path: Path) -> None:
     first, second = members(pair(tmp_path))
     choice = choose((first, replace(second, pinned_interface="enp1s0f9")))
     assert choice.seats[1].interface == "enp1s0f0np0"
-    assert found(choice)["IFNAME_STALE"].node == "n2"
+    assert found(choice)["IFNAME_STALE_CONCRETE"].node == "n2"
 
 
 def test_the_interface_of_a_node_follows_its_address(tmp_path: Path) -> None:

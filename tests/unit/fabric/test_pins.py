@@ -1,6 +1,5 @@
 """What people gave for a node's fabric, verified on that node."""
 
-
 import pytest
 
 from sparkd.fabric.choice import Choice, choose
@@ -28,13 +27,13 @@ GOOD = [
     ("NCCL_DEBUG", "anything"),
 ]
 BAD = [
-    ("GLOO_SOCKET_IFNAME", "enp1s0f1np1", "IFNAME_STALE", "enp1s0f1np1 is down"),
-    ("GLOO_SOCKET_IFNAME", "eth0", "IFNAME_STALE", "there is no interface eth0"),
-    ("TP_SOCKET_IFNAME", "enp1s0f0np0,eth0", "IFNAME_STALE", "there is no interface eth0"),
-    ("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", "eth0", "IFNAME_STALE", "there is no interface eth0"),
-    ("NCCL_SOCKET_IFNAME", "=enp1s0f0", "IFNAME_STALE", "there is no interface enp1s0f0"),
-    ("NCCL_SOCKET_IFNAME", "wlP", "IFNAME_STALE", "wlP9s9 is down"),
-    ("NCCL_SOCKET_IFNAME", "^enp", "IFNAME_STALE", "it excludes enp1s0f0np0"),
+    ("GLOO_SOCKET_IFNAME", "enp1s0f1np1", "IFNAME_STALE_CONCRETE", "enp1s0f1np1 is down"),
+    ("GLOO_SOCKET_IFNAME", "eth0", "IFNAME_STALE_CONCRETE", "there is no interface eth0"),
+    ("TP_SOCKET_IFNAME", "enp1s0f0np0,eth0", "IFNAME_STALE_CONCRETE", "there is no interface eth0"),
+    ("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", "eth0", "IFNAME_STALE_CONCRETE", "there is no interface eth0"),
+    ("NCCL_SOCKET_IFNAME", "=enp1s0f0", "IFNAME_STALE_CONCRETE", "there is no interface enp1s0f0"),
+    ("NCCL_SOCKET_IFNAME", "wlP", "IFNAME_STALE_CONCRETE", "wlP9s9 is down"),
+    ("NCCL_SOCKET_IFNAME", "^enp", "IFNAME_STALE_CONCRETE", "it excludes enp1s0f0np0"),
     ("VLLM_HOST_IP", "192.168.100.2", "HOST_IP_FOREIGN", "no address of this node"),
     ("NCCL_IB_HCA", "=rocep1s0f0,mlx5_0", "HCA_ABSENT", "there is no RDMA device mlx5_0"),
     ("NCCL_IB_HCA", "=rocep1s0", "HCA_ABSENT", "there is no RDMA device rocep1s0"),

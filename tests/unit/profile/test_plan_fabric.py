@@ -95,7 +95,7 @@ def test_a_nodes_stale_interface_is_replaced_and_its_word_does_not_reach_the_ran
     }
     plan = planned((sparks[0], replace(sparks[1], rank_env=stale)))
     assert {verdict.id: verdict.severity for verdict in plan.verdicts} == {
-        "IFNAME_STALE": Severity.WARN,
+        "IFNAME_STALE_CONCRETE": Severity.WARN,
         "HCA_ABSENT": Severity.WARN,
         "ENV_DIVERTS": Severity.NOTE,
     }
