@@ -1,30 +1,41 @@
 """Models on this node: where a profile's model and its further ones lie, and what is wrong with them."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
+import msgspec
+
+from sparkd.records.checkpoint import Checkpoint, CheckpointDefect, ModelsFound
+from sparkd_agent.safetensors import POINTER, HeaderUnreadable, read_header
+
+_WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth")
+_INDEX: Final = ".safetensors.index.json"
+_POINTER_BYTES: Final = 1024
+"""A pointer file has about 130 bytes; files longer than this are not opened to look for one."""
+_HUB_CACHE: Final = "snapshots"
 
 
-def find_models(model: dict[str, Any], roots: tuple[str, ...]) -> dict[str, Any]:
-    """`path` and `bytes` of the model, `also` (paths by name), and `defects` in words, each with its file.
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
 
-    `model` is that section of a profile. Raises LookupError for a folder that is nowhere, saying where it was
-    looked for.
+
+def find_models(model: dict[str, Any], roots: tuple[str, ...]) -> ModelsFound:
+    """The model of a profile's section `model`, and those of its `also`, each looked through.
+
+    Raises LookupError for a folder that is nowhere, saying where it was looked for.
     """
     path = _find(model, roots, "no model")
-    size = sum(entry.stat().st_size for entry in os.scandir(path) if entry.is_file())
-    defects = _config_defects(path)
-    also: dict[str, str] = {}
-    for name, source in model.get("also", {}).items():
-        place = _find(source, roots, f"no model for model.also.{name}")
-        also[name] = str(place)
-        defects += _config_defects(place)
-        if not any(file.suffix in _WEIGHTS for file in place.iterdir()):
-            defects.append(f"{place}: no weights in it ({', '.join(_WEIGHTS)})")
-    return {"path": str(path), "bytes": size, "also": also, "defects": defects}
+    also = {
+        name: _find(source, roots, f"no model for model.also.{name}")
+        for name, source in model.get("also", {}).items()
+    }
+    return ModelsFound(
+        look_through(path),
+        {name: look_through(place, weights_needed=True) for name, place in also.items()},
+    )
 
 
 def candidate_paths(model: dict[str, Any], roots: tuple[str, ...]) -> tuple[Path, ...]:
@@ -35,7 +46,7 @@ def candidate_paths(model: dict[str, Any], roots: tuple[str, ...]) -> tuple[Path
             return (Path(path),)
         return tuple(Path(root) / path for root in roots)
     folder = "models--" + str(model["id"]).replace("/", "--")
-    return tuple(Path(root) / folder / "snapshots" / str(model["revision"]) for root in roots)
+    return tuple(Path(root) / folder / _HUB_CACHE / str(model["revision"]) for root in roots)
 
 
 def _find(model: dict[str, Any], roots: tuple[str, ...], missing: str) -> Path:
@@ -45,23 +56,132 @@ def _find(model: dict[str, Any], roots: tuple[str, ...], missing: str) -> Path:
         if (path / "config.json").is_file():
             return path
     looked = ", ".join(str(path) for path in candidates) or "nowhere: this node has no model roots"
-    raise LookupError(f"{missing} with a config.json; looked at {looked}")
+    others = [name for path in candidates for name in _other_snapshots(path)]
+    has = f"; of that model it has {', '.join(others)} only" if others else ""
+    raise LookupError(f"{missing} with a config.json; looked at {looked}{has}")
 
 
-def _config_defects(folder: Path) -> list[str]:
+def _other_snapshots(wanted: Path) -> list[str]:
+    """Other revisions of the same model in a Hub cache."""
+    if wanted.parent.name != _HUB_CACHE:
+        return []
+    try:
+        return sorted(f"revision {path.name}" for path in wanted.parent.iterdir() if path != wanted)
+    except OSError:
+        return []
+
+
+def look_through(folder: Path, *, weights_needed: bool = False) -> Checkpoint:
+    """Sizes of all files, the headers of the safetensors files among them, and every defect.
+
+    `weights_needed`: a folder without any weights is a defect too (vLLM can make up those of a main model).
+    """
+    in_hub = folder.parent.name == _HUB_CACHE
+    files: dict[str, int] = {}
+    defects = _config_defects(folder)
+    digest = hashlib.sha256()
+    headers = 0
+    for path in _paths(folder):
+        name = path.name
+        try:
+            files[name] = path.stat().st_size
+            if path.suffix == ".safetensors":
+                header, whole = read_header(path)
+                headers += 1
+                digest.update(name.encode() + b"\0" + header)
+                if files[name] != whole:
+                    defects.append(_size_defect(path, files[name], whole))
+            elif files[name] <= _POINTER_BYTES and path.read_bytes().startswith(POINTER):
+                defects.append(_defect("pointer", path, "is a Git LFS pointer, not the file itself"))
+        except FileNotFoundError:
+            defects.append(_defect("link", path, f"is a link to nothing ({_target(path)})"))
+        except HeaderUnreadable as error:
+            kind = "pointer" if "LFS" in str(error) else "header"
+            defects.append(_defect(kind, path, f"is no weights: {error}"))
+        except OSError as error:
+            defects.append(_defect("header", path, f"cannot be read: {error.strerror}"))
+    known = {Path(defect.file).name for defect in defects}
+    defects += [d for d in _index_defects(folder, files) if Path(d.file).name not in known]
+    if weights_needed and not any(name.endswith(_WEIGHTS) for name in files):
+        text = f"no weights in it ({', '.join(_WEIGHTS)})"
+        defects.append(CheckpointDefect("weights", str(folder), f"{folder}: {text}"))
+    defects += _unfinished(folder.parent.parent / "blobs" if in_hub else folder)
+    return Checkpoint(
+        path=str(folder),
+        revision=folder.name if in_hub else "",
+        bytes=sum(files.values()),
+        files=files,
+        headers=digest.hexdigest()[:16] if headers else "",
+        defects=tuple(defects),
+    )
+
+
+def _paths(folder: Path) -> list[Path]:
+    """What vLLM reads: the folder's own files, links to nothing included; nothing hidden, no folder below."""
+    found = (Path(entry) for entry in os.scandir(folder) if not entry.is_dir())
+    return sorted(path for path in found if not path.name.startswith(".") and path.suffix != ".incomplete")
+
+
+def _index_defects(folder: Path, files: dict[str, int]) -> list[CheckpointDefect]:
+    """Shards that an index names and that are not there, and an index that cannot be read."""
+    found = []
+    for name in files:
+        if not name.endswith(_INDEX):
+            continue
+        index = folder / name
+        try:
+            shards = set(msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values())
+        except (OSError, msgspec.MsgspecError) as error:
+            found.append(_defect("config", index, f"cannot be used: {error}"))
+            continue
+        found += [
+            _defect("missing", folder / shard, f"is missing; {name} names {len(shards)} files")
+            for shard in sorted(shards - files.keys())
+        ]
+    return found
+
+
+def _unfinished(folder: Path) -> list[CheckpointDefect]:
+    """What downloads leave behind while they run, and when they were broken off."""
+    found = sorted(folder.glob("*.incomplete"))
+    found += sorted(folder.glob(".cache/huggingface/download/**/*.incomplete"))
+    return [
+        _defect("incomplete", path, "is a download that was not finished") for path in found if path.is_file()
+    ]
+
+
+def _size_defect(path: Path, size: int, whole: int) -> CheckpointDefect:
+    share = f" ({size / whole:.0%})" if size < whole else ""
+    return _defect("size", path, f"has {size:,} of the {whole:,} bytes that its header describes{share}")
+
+
+def _defect(kind: Any, path: Path, text: str) -> CheckpointDefect:
+    return CheckpointDefect(kind, str(path), f"{path} {text}")
+
+
+def _target(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return "gone meanwhile"
+
+
+def _config_defects(folder: Path) -> list[CheckpointDefect]:
     """Of a file that vLLM would report after minutes, from within a library, and often without its name."""
     file = folder / "config.json"
     try:
         text = file.read_text(encoding="utf-8")
         json.loads(text)
     except json.JSONDecodeError as error:
-        return [f"{file}: line {error.lineno}: {_defect(text, error)}"]
+        text = f"{file}: line {error.lineno}: {_json_error(text, error)}"
     except (OSError, UnicodeDecodeError) as error:
-        return [f"{file}: cannot be read: {error}"]
-    return []
+        text = f"{file}: cannot be read: {error}"
+    else:
+        return []
+    return [CheckpointDefect("config", str(file), text)]
 
 
-def _defect(text: str, error: json.JSONDecodeError) -> str:
+def _json_error(text: str, error: json.JSONDecodeError) -> str:
     before = text[: error.pos].rstrip()
     after = text[error.pos :].lstrip()
     # Where Python names the place differs between versions: at the comma, or after it.

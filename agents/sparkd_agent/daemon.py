@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import sparkd
@@ -16,6 +17,7 @@ from sparkd.errors import RankNotStarted, Spent, UsageError
 from sparkd.failpoints import passed
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.document import Document, Revision, Task
+from sparkd.records.facts import MachineFacts
 from sparkd.records.intent import Descriptor, Intent
 from sparkd.records.names import parse_rank_name
 from sparkd.records.rank import Address, RankSpec
@@ -59,6 +61,7 @@ from sparkd_agent.core.state import (
 from sparkd_agent.facts import gather_facts, node_fabric
 from sparkd_agent.ledger import Fences, Ledger
 from sparkd_agent.logs import RankLog
+from sparkd_agent.machine import Machine
 from sparkd_agent.placed import files_root, place_files
 from sparkd_agent.privileges import Offer, Privileges
 from sparkd_agent.procfs import ProcFs
@@ -103,6 +106,7 @@ class Agent:
         self._shm = shm
         self._limits = limits
         self.watch = Watch(self, sampler, around, clock, limits)
+        self._machine = Machine(config, sees_all="sys_ptrace" in privileges.held)
         self._facts = gather_facts(config, self.watch.sample.memory, privileges, offer)
         self._run = secrets.token_hex(6)
         self._seq = 0
@@ -398,9 +402,14 @@ class Agent:
             if rank is not None:
                 rank.ask_pulse()
             return  # its answer is the proof's age in the next reports
-        result = await asyncio.to_thread(answer, task, self.config, self.ranks_dir)
+        result = await asyncio.to_thread(answer, task, self.config, self.ranks_dir, self.look_over())
         self._post(result)
         self.urgent.set()
+
+    def look_over(self) -> Callable[[], MachineFacts]:
+        """For a thread: what only this one may ask is asked now."""
+        own = frozenset(pid for rank in self._running.values() for pid in rank.pids())
+        return partial(self._machine.look_over, own, self.watch.gpus())
 
     async def _start(self, spec: RankSpec) -> None:
         engine = self.config.engines.get(spec.engine)

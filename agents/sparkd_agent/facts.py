@@ -1,8 +1,5 @@
 """What the agent tells of its node in a hello: addresses, engines, roots, privileges."""
 
-import re
-from pathlib import Path
-
 from sparkd.records.fabric import NodeFabric
 from sparkd.records.memory import Memory
 from sparkd.records.report import EngineFacts, NodeFacts
@@ -10,6 +7,7 @@ from sparkd_agent.config import AgentConfig
 from sparkd_agent.fabric import discover
 from sparkd_agent.placed import files_root
 from sparkd_agent.privileges import Offer, Privileges
+from sparkd_agent.versions import engine_versions
 
 
 def gather_facts(
@@ -24,7 +22,7 @@ def gather_facts(
         fabric_interface=config.fabric_interface,
         runtimes=offer.runtimes,
         engines=tuple(
-            EngineFacts(name, engine.command, engine_version(engine.python))
+            EngineFacts(name, engine.command, engine_versions(name, engine.python).packages.get("vllm"))
             for name, engine in config.engines.items()
         ),
         model_roots=config.model_roots,
@@ -40,14 +38,3 @@ def gather_facts(
 def node_fabric(config: AgentConfig) -> NodeFabric | None:
     """As it is now. A local set meets on loopback, whatever cards its machine has."""
     return None if config.local else discover()
-
-
-def engine_version(python: str) -> str | None:
-    """The version of the vLLM that this interpreter would import, by the name of its metadata folder."""
-    library = Path(python).parent.parent / "lib"
-    for site in sorted(library.glob("python*/site-packages")):
-        for folder in sorted(site.glob("vllm-*.dist-info")):
-            match = re.fullmatch(r"vllm-(.+)\.dist-info", folder.name)
-            if match:
-                return match[1]
-    return None

@@ -106,6 +106,9 @@ class RunningRank:
     def handle(self) -> RankHandle:
         return self._supervisor.handle
 
+    def pids(self) -> frozenset[int]:
+        return self._supervisor.pids()
+
     @property
     def is_abandoned(self) -> bool:
         """Nobody looks after it any more, and it is not gone."""

@@ -148,6 +148,10 @@ class RankSupervisor:
         members = self._target.members(thorough=False)
         return any(self._procfs.holds_socket(stat.pid, inodes) for stat in members)
 
+    def pids(self) -> frozenset[int]:
+        """Of all that lives of the rank now."""
+        return frozenset(stat.pid for stat in self._target.members(thorough=False))
+
     def model_processes(self) -> tuple[tuple[str, int], ...]:
         """(title, pid) of those that hold the model: its workers, else the engine that works itself."""
         living = self._essentials.living_titles()

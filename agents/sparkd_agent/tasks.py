@@ -2,10 +2,14 @@
 
 import errno
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from sparkd.records.document import Task
+from sparkd.records.facts import MachineFacts
 from sparkd.records.names import parse_rank_name
 from sparkd.records.report import TaskResult
 from sparkd_agent.checkpoint import find_models
@@ -16,14 +20,16 @@ from sparkd_agent.rankfolder import RankFolder
 _MARKS = {"stdout": "1", "stderr": "2", "shim": "!"}
 
 
-def answer(task: Task, config: AgentConfig, ranks: Path) -> TaskResult:
+def answer(task: Task, config: AgentConfig, ranks: Path, look_over: Callable[[], MachineFacts]) -> TaskResult:
     """Answer one question. What goes wrong is an answer too: `ok` false and the reason."""
     try:
         match task.kind:
             case "port":
                 result = _ports(task.args)
             case "files":
-                result = find_models(task.args["model"], config.model_roots)
+                result = msgspec.to_builtins(find_models(task.args["model"], config.model_roots))
+            case "facts":
+                result = msgspec.to_builtins(look_over())
             case "log":
                 result = _log(task.args, ranks)
             case "evict":

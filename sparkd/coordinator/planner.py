@@ -1,6 +1,7 @@
 """Plans for the gang machine and for people who only want to look."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypedDict
 
 from sparkd.coordinator.keys import KeyRing
 from sparkd.errors import CoordinatorStarting, UsageError
@@ -10,7 +11,9 @@ from sparkd.fleet.placement import place
 from sparkd.fleet.state import Fleet
 from sparkd.gang.preflight import rank_count
 from sparkd.gang.record import GangRecord
-from sparkd.gang.state import Found, Launch, Planner
+from sparkd.gang.state import Answers, Launch, Planner
+from sparkd.preflight.judge import judge
+from sparkd.preflight.member import Member, member_of
 from sparkd.profile.plan import build_plan, needs_api_key
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.intent import Intent
@@ -21,9 +24,10 @@ from sparkd.records.report import NodeFacts
 def make_planner(keys: KeyRing) -> Planner:
     """The planner that a fleet hands to its gangs."""
 
-    def plan(record: GangRecord, nodes: tuple[Node, ...], found: Mapping[str, Found]) -> Launch:
+    def plan(record: GangRecord, nodes: tuple[Node, ...], answers: Mapping[str, Answers]) -> Launch:
         facts = tuple(_facts(node) for node in nodes)
         key = keys.make(record.name) if needs_api_key(record.intent, facts) else None
+        members = tuple(member_at(node, answers[node.id]) for node in nodes)
         made = build_plan(
             record.name,
             record.intent,
@@ -33,18 +37,45 @@ def make_planner(keys: KeyRing) -> Planner:
             api_port=record.api_port,
             rendezvous_port=record.rendezvous_ports[-1],
             rendezvous_ports=record.rendezvous_ports[:-1],
-            model_path={node_id: models.path for node_id, models in found.items()},
-            also_paths={node_id: models.also for node_id, models in found.items()},
+            **places_of(members),
             api_key=key,
-            available=_available(nodes),
+            available=available(nodes),
         )
-        return Launch(tuple(rank.spec for rank in made.ranks), made.verdicts)
+        return Launch(tuple(rank.spec for rank in made.ranks), judge(members, made, record.intent))
 
     return plan
 
 
-def plan_now(fleet: Fleet, name: str, intent: Intent) -> Plan:
-    """What `up` would start now. Raises UsageError when the nodes for it are not there."""
+def member_at(node: Node, answers: Answers) -> Member:
+    """Raises CoordinatorStarting for a node that has not said hello."""
+    return member_of(
+        _facts(node),
+        answers,
+        clock_offset_s=node.clock_offset_s,
+        clock_error_s=node.clock_error_s,
+        occupied=bool(node.existing()),
+    )
+
+
+class Places(TypedDict):
+    model_path: dict[str, str]
+    also_paths: dict[str, dict[str, str]]
+
+
+def places_of(members: Iterable[Member]) -> Places:
+    """Where each node has its models, by its id."""
+    found = {member.facts.id: member.models for member in members if member.models is not None}
+    return {
+        "model_path": {node_id: models.model.path for node_id, models in found.items()},
+        "also_paths": {
+            node_id: {name: one.path for name, one in models.also.items()}
+            for node_id, models in found.items()
+        },
+    }
+
+
+def members_now(fleet: Fleet, name: str, intent: Intent) -> tuple[Node, ...]:
+    """The nodes that `up` would use now, in rank order. Raises UsageError when they are not there."""
     gang = fleet.gangs.get(name)
     if gang is not None and gang.record.nodes:
         ids = gang.record.nodes
@@ -54,21 +85,29 @@ def plan_now(fleet: Fleet, name: str, intent: Intent) -> Plan:
         if placement.missing:
             raise UsageError(f"cannot plan {name}: needs {placement.missing}")
         ids = placement.nodes
+    return tuple(fleet.nodes[node_id] for node_id in ids)
+
+
+def plan_now(fleet: Fleet, name: str, intent: Intent, members: Sequence[Member] = ()) -> Plan:
+    """What `up` would start now, with what its `members` answered to a preflight. Raises as `members_now`."""
+    nodes = members_now(fleet, name, intent)
+    gang = fleet.gangs.get(name)
     record = gang.record if gang is not None else None
     return build_plan(
         name,
         intent,
-        tuple(_facts(fleet.nodes[node_id]) for node_id in ids),
+        tuple(_facts(node) for node in nodes),
         generation=(record.generation if record else 0) + 1,
         serial=record.serial if record else 1,
         api_port=(record.api_port if record else 0) or DEFAULTS.api_port_first,
         rendezvous_port=DEFAULTS.rendezvous_port_first,
         # A node that runs a rank, of this deployment or of another, has given its memory away.
-        available=_available(fleet.nodes[node_id] for node_id in ids if not fleet.nodes[node_id].existing()),
+        available=available(node for node in nodes if not node.existing()),
+        **places_of(members),
     )
 
 
-def _available(nodes: Iterable[Node]) -> dict[str, int]:
+def available(nodes: Iterable[Node]) -> dict[str, int]:
     """MemAvailable in bytes by node id, of the nodes that could read it."""
     memories = ((node.id, node.sample.memory) for node in nodes if node.sample is not None)
     return {node_id: memory.available for node_id, memory in memories if memory is not None}

@@ -5,12 +5,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from sparkd.clock import Instant
+from sparkd.detect.node import clock
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Fleet
 from sparkd.gang.machine import RUNNING
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import Gang, Waiting
-from sparkd.records.defaults import DEFAULTS
 from sparkd.records.fall import Fall
 from sparkd.records.rank import RankSpec
 from sparkd.records.report import RankReport, Sample
@@ -25,7 +25,7 @@ from sparkd.records.status import (
     Status,
     WaitingFor,
 )
-from sparkd.records.verdict import Severity, Verdict
+from sparkd.records.verdict import Verdict
 
 
 def status(
@@ -229,25 +229,7 @@ def _node(node: Node, certificate: Verdict | None) -> NodeStatus:
         limits=facts.limits if facts else (),
         verdicts=(
             *([certificate] if certificate else ()),
-            *_clock_verdicts(node),
+            *(clock(-node.clock_offset_s, node.clock_error_s, node.name) if node.in_contact else ()),
             *(replace(verdict, node=node.name) for verdict in sample.verdicts),
-        ),
-    )
-
-
-def _clock_verdicts(node: Node) -> tuple[Verdict, ...]:
-    """Nothing here decides by a node's clock; people and certificates do."""
-    off = -node.clock_offset_s
-    if not node.in_contact or abs(off) < DEFAULTS.clock_warn_s:
-        return ()
-    return (
-        Verdict(
-            "CLOCK_OFF",
-            Severity.WARN,
-            f"its clock is {abs(off):.0f} s {'ahead' if off > 0 else 'behind'}",
-            evidence=f"compared with the coordinator's, within {node.clock_error_s:.3f} s",
-            cause="no time service runs there, or not here",
-            remedy="let both machines follow one time service (chrony, systemd-timesyncd)",
-            node=node.name,
         ),
     )

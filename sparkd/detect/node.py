@@ -87,6 +87,23 @@ def stale_shm(files: Iterable[tuple[str, int]], limits: Defaults = DEFAULTS) -> 
     )
 
 
+def clock(off: float, error: float, node: str, limits: Defaults = DEFAULTS) -> tuple[Verdict, ...]:
+    """Nothing decides by a node's clock; people and certificates do. Seconds ahead of the coordinator's."""
+    if abs(off) < limits.clock_warn_s:
+        return ()
+    return (
+        Verdict(
+            "CLOCK_OFF",
+            Severity.WARN,
+            f"its clock is {abs(off):.0f} s {'ahead' if off > 0 else 'behind'}",
+            evidence=f"compared with the coordinator's, within {error:.3f} s",
+            cause="no time service runs there, or not here",
+            remedy="let both machines follow one time service (chrony, systemd-timesyncd)",
+            node=node,
+        ),
+    )
+
+
 def late(seconds: float, limits: Defaults = DEFAULTS) -> tuple[Verdict, ...]:
     """How much later than it should have the agent came to look."""
     if seconds < limits.watch_late_s:

@@ -7,7 +7,7 @@ from typing import Any
 from sparkd.errors import SparkdError
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.placement import place
-from sparkd.gang.state import Found, PendingTask
+from sparkd.gang.state import Answers, PendingTask
 from sparkd.gang.turn import Turn
 from sparkd.records.report import TaskResult
 from sparkd.records.verdict import Severity, Verdict
@@ -68,8 +68,9 @@ def preflight(turn: Turn) -> None:
         return
     if not turn.gang.tasks:
         _ask_all(turn, nodes)
-    overdue = next((t for t in turn.gang.tasks if t.result is None and turn.now.mono >= t.until), None)
-    if overdue is not None:
+    unanswered = [task for task in turn.gang.tasks if task.result is None]
+    overdue = next((task for task in unanswered if turn.now.mono >= task.until), None)
+    if overdue is not None and overdue.task.kind != "facts":
         name = turn.name_of(overdue.node)
         _fail(
             turn,
@@ -77,12 +78,14 @@ def preflight(turn: Turn) -> None:
             Verdict("PREFLIGHT_SILENT", Severity.BLOCK, f"no answer to {overdue.task.kind}", node=name),
         )
         return
-    for task in turn.gang.tasks:
-        if task.result is None:
-            turn.wait(f"{task.task.kind} check", "the preflight fails", node=task.node, deadline=task.until)
+    # A node that does not say in what state it is may start its rank: the planner tells of it.
+    for task in unanswered:
+        if task.task.kind != "facts" or turn.now.mono < task.until:
+            then = "it goes on without" if task.task.kind == "facts" else "the preflight fails"
+            turn.wait(f"{task.task.kind} check", then, node=task.node, deadline=task.until)
             return
-    if _ports_free(turn) and (found := _models(turn)):
-        _commit(turn, nodes, found)
+    if _ports_free(turn):
+        _commit(turn, nodes)
 
 
 def _members(turn: Turn) -> tuple[Node, ...]:
@@ -94,6 +97,7 @@ def _ask_all(turn: Turn, nodes: tuple[Node, ...]) -> None:
     model = turn.record.intent.profile.get("model", {})
     for node in nodes:
         turn.ask("files", node.id, {"model": model}, deadline)
+        turn.ask("facts", node.id, {}, turn.limits.facts_s)
     _ask_ports(turn, nodes[0].id, _api_port(turn), _next_rendezvous(turn))
 
 
@@ -189,47 +193,18 @@ def _refused_answer(turn: Turn, task: PendingTask) -> None:
     )
 
 
-def _models(turn: Turn) -> dict[str, Found] | None:
-    """Where each node has the models; None (and `failed`) if one lacks some, or has them with defects."""
-    found: dict[str, Found] = {}
-    missing: list[Verdict] = []
+def _answers(turn: Turn) -> dict[str, Answers]:
+    found: dict[str, dict[str, TaskResult | None]] = {}
     for task in turn.gang.tasks:
-        if task.task.kind != "files" or task.result is None:
-            continue
-        if not task.result.ok:
-            missing.append(
-                Verdict(
-                    "MODEL_MISSING",
-                    Severity.BLOCK,
-                    "the model is not on this node",
-                    evidence=task.result.error or "",
-                    remedy="put the checkpoint into a model root of the node, or correct the model's path",
-                    node=turn.name_of(task.node),
-                )
-            )
-        else:
-            told = task.result.result
-            found[task.node] = Found(str(told["path"]), dict(told.get("also", {})))
-            missing += [
-                Verdict(
-                    "MODEL_DEFECT",
-                    Severity.BLOCK,
-                    "a file of the model cannot be used",
-                    evidence=str(defect),
-                    remedy="correct that file on the node, or copy it there again",
-                    node=turn.name_of(task.node),
-                )
-                for defect in told.get("defects", ())
-            ]
-    if missing:
-        _fail(turn, f"{missing[0].node}: {missing[0].evidence}", *missing)
-        return None
-    return found
+        if task.task.kind in ("files", "facts"):
+            found.setdefault(task.node, {})[task.task.kind] = task.result
+    return dict(found)
 
 
-def _commit(turn: Turn, nodes: tuple[Node, ...], found: dict[str, Found]) -> None:
+def _commit(turn: Turn, nodes: tuple[Node, ...]) -> None:
     """Make the next generation: greater than every one that any node has heard of."""
     record = turn.record
+    answers = _answers(turn)
     known = [node.generations.get(record.name, 0) for node in turn.world.nodes.values()]
     generation = 1 + max(record.generation, *known)
     answer = _newest(turn, "port").task.args["ports"]
@@ -243,14 +218,18 @@ def _commit(turn: Turn, nodes: tuple[Node, ...], found: dict[str, Found]) -> Non
     if turn.world.planner is None:
         raise AssertionError("a world without a planner cannot launch")
     try:
-        launch = turn.world.planner(turn.record, nodes, found)
+        launch = turn.world.planner(turn.record, nodes, answers)
     except SparkdError as error:
         _fail(turn, str(error), Verdict("PLAN_INVALID", Severity.BLOCK, str(error)))
         return
     blocks = [v for v in launch.verdicts if v.severity is Severity.BLOCK and not v.waived]
     if blocks:
-        _fail(turn, blocks[0].title, *launch.verdicts)
+        _fail(turn, _in_words(blocks), *launch.verdicts)
         return
+    for verdict in launch.verdicts:
+        if verdict.waived:
+            where = f" on {verdict.node}" if verdict.node else ""
+            turn.say("waived", f"{verdict.id}{where} was waived by --force: {verdict.title}")
     turn.enter(
         "launching",
         f"generation {generation} on {', '.join(node.name for node in nodes)}",
@@ -258,6 +237,14 @@ def _commit(turn: Turn, nodes: tuple[Node, ...], found: dict[str, Found]) -> Non
         verdicts=(*turn.gang.carried, *launch.verdicts),
     )
     turn.change(launched_at=turn.now.mono, ready_since=None, carried=(), proof_asked=None)
+
+
+def _in_words(blocks: list[Verdict]) -> str:
+    first = blocks[0]
+    where = f"{first.node}: " if first.node else ""
+    why = f": {first.evidence}" if first.evidence else ""
+    more = f" (and {len(blocks) - 1} more)" if len(blocks) > 1 else ""
+    return f"{where}{first.title}{why}{more}"
 
 
 def _fail(turn: Turn, reason: str, *verdicts: Verdict) -> None:

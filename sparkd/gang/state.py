@@ -176,17 +176,12 @@ class Launch:
     verdicts: tuple[Verdict, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Where one node has the model, and the further ones by name."""
+Answers = Mapping[str, TaskResult | None]
+"""Of one node to a preflight, by the task's kind; None for one that did not come."""
 
-    path: str
-    also: Mapping[str, str] = field(default_factory=dict)
-
-
-Planner = Callable[[GangRecord, tuple[Node, ...], Mapping[str, Found]], Launch]
-"""(record with generation and ports set, nodes in rank order, what each node id has) -> the rank specs.
-Raises ProfileError when the intent cannot be planned on these nodes."""
+Planner = Callable[[GangRecord, tuple[Node, ...], Mapping[str, Answers]], Launch]
+"""(record with generation and ports set, nodes in rank order, answers by node id) -> the rank specs and every
+finding of the preflight. Raises ProfileError when the intent cannot be planned on these nodes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,19 @@ class Defaults:
     # Boot.
     boot_max_s: float = 7200.0
     preflight_s: float = 30.0
+    facts_s: float = 10.0
+    """For one node to look itself over, which takes a tenth of a second. One that does not answer is told of
+    and starts all the same: its facts would only have warned sooner of what its rank will say."""
+    resolve_s: float = 1.0
+    """For a node's resolver to answer for the node's own name; without a name server it may take 30 s."""
+    copy_bytes_s: float = 400 * MIB
+    """What one rsync moves over ssh on a fast link, as one core encrypts: an estimate, for minutes told."""
+    disk_block_bytes: int = 16 * MIB
+    """Free for the agent's state below which a launch is refused: its intent must be written down first."""
+    disk_warn_share: float = 0.1
+    """Free of a disk, and less than `enrol_disk_bytes`: logs will soon be dropped."""
+    shm_least_bytes: int = 512 * MIB
+    """Free in shared memory that ranks have in common: vLLM takes 210 MiB of it for a pair of ranks."""
     launching_s: float = 180.0
     """Without any progress. vLLM's imports alone take 20 s here and more on a busy Spark."""
     loading_s: float = 900.0

@@ -134,7 +134,8 @@ class PlayedNode:
             ports = [{**port, "free": True} for port in task.args.get("ports", [])]
             found = {
                 "port": {"ports": ports},
-                "files": {"path": "/models/tiny", "bytes": 1},
+                "files": {"model": {"path": "/models/tiny", "bytes": 1}},
+                "facts": {"wall": time.time()},
                 "log": {"text": "1000000000 2000000000 1 a line of the log\n", "offset": 42},
             }
             results.append(TaskResult(task.id, ok=True, result=found[task.kind]))

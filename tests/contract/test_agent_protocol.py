@@ -142,8 +142,8 @@ def test_a_waiting_poll_wakes_when_its_document_changes(tmp_path: Path) -> None:
         assert put(one, "d").status == 201
         for thread in polls:
             thread.join(PATIENCE_S)
-        assert {task.kind for task in woken["n1"].tasks} == {"files", "port"}
-        assert {task.kind for task in woken["n2"].tasks} == {"files"}
+        assert {task.kind for task in woken["n1"].tasks} == {"facts", "files", "port"}
+        assert {task.kind for task in woken["n2"].tasks} == {"facts", "files"}
         assert all(
             woken[old_agent.node].order > old.order for old_agent, old in zip(agents, newest, strict=True)
         )
@@ -165,7 +165,8 @@ def test_a_waiting_poll_is_answered_when_the_coordinator_stops(tmp_path: Path) -
 
 def results_for(found: Document) -> tuple[TaskResult, ...]:
     good: dict[str, Callable[[Task], dict[str, Any]]] = {
-        "files": lambda _: {"path": "/models/tiny", "bytes": 1},
+        "facts": lambda _: {"wall": 1.0},
+        "files": lambda _: {"model": {"path": "/models/tiny", "bytes": 1}},
         "port": lambda task: {"ports": [{**port, "free": True} for port in task.args["ports"]]},
     }
     return tuple(TaskResult(task.id, ok=True, result=good[task.kind](task)) for task in found.tasks)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,8 +113,11 @@ def test_memory_that_is_not_there_blocks_until_it_is_waived(eight: Coordinator) 
 
 def answers(agent: FakeAgent, files: dict[str, Any]) -> None:
     ports = [task for task in document(agent).tasks if task.kind == "port"]
+    said = {"files": files, "facts": {"wall": time.time()}}
     results = [
-        TaskResult(task.id, ok=True, result=files) for task in document(agent).tasks if task.kind == "files"
+        TaskResult(task.id, ok=True, result=said[task.kind])
+        for task in document(agent).tasks
+        if task.kind in said
     ]
     results += [
         TaskResult(
@@ -122,6 +126,12 @@ def answers(agent: FakeAgent, files: dict[str, Any]) -> None:
         for task in ports
     ]
     assert agent.report(results=tuple(results)).status == 200
+
+
+def has(model: str, draft: str, defect: str | None = None) -> dict[str, Any]:
+    """An answer to the task `files`."""
+    defects = [{"kind": "config", "file": f"{draft}/config.json", "detail": defect}] if defect else []
+    return {"model": {"path": model}, "also": {"draft": {"path": draft, "defects": defects}}}
 
 
 def wished(one: Coordinator) -> dict[str, Any]:
@@ -136,8 +146,8 @@ def test_each_rank_gets_the_drafter_from_where_its_node_has_it(eight: Coordinato
     profile = wished(eight)
     (asked,) = (task for task in document(second).tasks if task.kind == "files")
     assert asked.args["model"]["also"] == profile["model"]["also"]
-    answers(first, {"path": "/srv/m", "bytes": 1, "also": {"draft": "/srv/d"}, "defects": []})
-    answers(second, {"path": "/home/m", "bytes": 1, "also": {"draft": "/home/d"}, "defects": []})
+    answers(first, has("/srv/m", "/srv/d"))
+    answers(second, has("/home/m", "/home/d"))
     for agent, path in ((first, "/srv/d"), (second, "/home/d")):
         (spec,) = document(agent).ranks
         config = json.loads(spec.args[spec.args.index("--speculative-config") + 1])
@@ -148,12 +158,12 @@ def test_a_drafter_with_a_defect_starts_nothing_and_names_it(eight: Coordinator)
     first, second = greeted(eight)[:2]
     wished(eight)
     defect = "/home/d/config.json: line 7: a comma after the last entry, before `}`"
-    answers(first, {"path": "/srv/m", "bytes": 1, "also": {"draft": "/srv/d"}, "defects": []})
-    answers(second, {"path": "/home/m", "bytes": 1, "also": {"draft": "/home/d"}, "defects": [defect]})
+    answers(first, has("/srv/m", "/srv/d"))
+    answers(second, has("/home/m", "/home/d", defect))
     (shown,) = eight.ask("GET", "/v1/status").json["deployments"]
     assert shown["phase"] == "failed"
     assert defect in shown["reason"]
-    (verdict,) = shown["verdicts"]
+    verdict = shown["verdicts"][0]
     assert (verdict["id"], verdict["node"], verdict["evidence"]) == ("MODEL_DEFECT", "spark-2", defect)
     assert document(first).ranks == ()
 

@@ -1,26 +1,36 @@
 """The coordinator's process as it is played: a fleet in memory, and what its disk holds."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sparkd.clock import Instant
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Fleet
 from sparkd.gang import machine as gang_machine
 from sparkd.gang.record import GangRecord
-from sparkd.gang.state import Launch
+from sparkd.gang.state import Answers, Launch
 from sparkd.records.defaults import Defaults
+from sparkd.records.verdict import Severity, Verdict
 from tests.sim.node import light_specs
 
 HOLDER = "holder"
 LIMITS = Defaults(startup_hold_s=5.0, launching_s=8.0, loading_s=8.0, warming_s=8.0)
 
 
-def plan(record: GangRecord, nodes: tuple[Node, ...], _: Any) -> Launch:
+def plan(record: GangRecord, nodes: tuple[Node, ...], answers: Mapping[str, Answers]) -> Launch:
     ids = tuple(node.id for node in nodes)
-    return Launch(
-        light_specs(record.name, record.generation, ids, record.rendezvous_ports[-1], record.intent)
-    )
+    specs = light_specs(record.name, record.generation, ids, record.rendezvous_ports[-1], record.intent)
+    return Launch(specs, tuple(verdict for node in ids for verdict in _judged(node, answers[node], record)))
+
+
+def _judged(node: str, answers: Answers, record: GangRecord) -> Iterator[Verdict]:
+    """As the real rules do: without its files no rank starts, of a silent machine one is only warned."""
+    files, facts = answers["files"], answers["facts"]
+    if files is None or not files.ok:
+        waived = "MODEL_MISSING" in record.intent.forced
+        yield Verdict("MODEL_MISSING", Severity.BLOCK, "the model is not here", node=node, waived=waived)
+    if facts is None or not facts.ok:
+        yield Verdict("FACTS_UNKNOWN", Severity.WARN, "nothing is known of this machine", node=node)
 
 
 @dataclass

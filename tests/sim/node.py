@@ -106,6 +106,9 @@ class SimNode:
         self.agent_back_at: float | None = None
         self.now = 0.0
         self.taken_ports: set[int] = set()
+        self.has_model = True
+        self.knows_itself = True
+        """Its agent can say in what state the machine is."""
         self.later = later
         self.fenced: Callable[[], None] = lambda: None
         self.reaches_head: Callable[[str, int], bool] = lambda host, port: False
@@ -292,7 +295,11 @@ class SimNode:
                 for p in args["ports"]
             ]
             return TaskResult(task_id, ok=True, result={"ports": ports})
-        return TaskResult(task_id, ok=True, result={"path": "/models/tiny"})
+        if task.kind == "facts":  # type: ignore[attr-defined]
+            return TaskResult(task_id, ok=self.knows_itself, result={"wall": self.now})
+        if not self.has_model:
+            return TaskResult(task_id, ok=False, error="no model with a config.json")
+        return TaskResult(task_id, ok=True, result={"model": {"path": "/models/tiny"}})
 
     # Memory: one pool, and a driver that may give it back late.
 

@@ -11,7 +11,9 @@ from sparkd_agent.watch.kept import KeptFile
 from sparkd_agent.watch.kmsg import KernelLog
 from sparkd_agent.watch.threads import KernelThreads
 
-_MEMINFO: Final = re.compile(rb"^(MemTotal|MemAvailable|MemFree|CmaTotal|CmaFree): +(\d+) kB$", re.MULTILINE)
+_MEMINFO: Final = re.compile(
+    rb"^(MemTotal|MemAvailable|MemFree|SwapTotal|CmaTotal|CmaFree): +(\d+) kB$", re.MULTILINE
+)
 _AVG10: Final = re.compile(rb"^(some|full) avg10=([0-9.]+)", re.MULTILINE)
 _TOTAL: Final = re.compile(rb"^(some|full) .*total=(\d+)$", re.MULTILINE)
 _VMSTAT: Final = re.compile(
@@ -60,8 +62,7 @@ class Sampler:
 
     def cma(self) -> tuple[int | None, int | None]:
         """CmaTotal and CmaFree, bytes."""
-        found = _meminfo(self._meminfo.read())
-        return found.get(b"CmaTotal"), found.get(b"CmaFree")
+        return parse_cma(self._meminfo.read())
 
     def close(self) -> None:
         for part in (self._meminfo, self._pressure, self._vmstat, self._threads, self._log):
@@ -75,6 +76,17 @@ def parse_memory(meminfo: bytes) -> Memory | None:
         return Memory(found[b"MemTotal"], found[b"MemAvailable"], found[b"MemFree"])
     except KeyError:
         return None
+
+
+def parse_cma(meminfo: bytes) -> tuple[int | None, int | None]:
+    """CmaTotal and CmaFree, bytes."""
+    found = _meminfo(meminfo)
+    return found.get(b"CmaTotal"), found.get(b"CmaFree")
+
+
+def parse_swap(meminfo: bytes) -> int | None:
+    """SwapTotal, bytes."""
+    return _meminfo(meminfo).get(b"SwapTotal")
 
 
 def _meminfo(meminfo: bytes) -> dict[bytes, int]:

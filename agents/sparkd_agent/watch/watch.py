@@ -169,6 +169,11 @@ class Watch:
         self._look_around(rank, now)
         self.sample = self._told(rank)
 
+    def gpus(self) -> tuple[GpuLook, ...] | None:
+        """The last look at the GPUs; None where there is none, or where the driver does not answer."""
+        reader = self._around.gpu
+        return None if reader is None else reader.looks(self._clock.now().mono)
+
     async def make_room(self, need: MemoryNeed, checkpoint: Path | None) -> None:
         """Before a rank starts: what it needs must be free, not only available (case 1)."""
         memory = self._look.memory
