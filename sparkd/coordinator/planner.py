@@ -1,6 +1,6 @@
 """Plans for the gang machine and for people who only want to look."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TypedDict
 
 from sparkd.coordinator.keys import KeyRing
@@ -13,11 +13,12 @@ from sparkd.gang.preflight import rank_count
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import Answers, Launch, Planner
 from sparkd.preflight.judge import judge
-from sparkd.preflight.member import Member, member_of
+from sparkd.preflight.member import member_of
 from sparkd.profile.plan import build_plan, needs_api_key
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.intent import Intent
 from sparkd.records.plan import Plan
+from sparkd.records.preflight import Member
 from sparkd.records.report import NodeFacts
 
 
@@ -27,7 +28,7 @@ def make_planner(keys: KeyRing) -> Planner:
     def plan(record: GangRecord, nodes: tuple[Node, ...], answers: Mapping[str, Answers]) -> Launch:
         facts = tuple(_facts(node) for node in nodes)
         key = keys.make(record.name) if needs_api_key(record.intent, facts) else None
-        members = tuple(member_at(node, answers[node.id]) for node in nodes)
+        members = {node.id: member_at(node, answers[node.id]) for node in nodes}
         made = build_plan(
             record.name,
             record.intent,
@@ -41,7 +42,9 @@ def make_planner(keys: KeyRing) -> Planner:
             api_key=key,
             available=available(nodes),
         )
-        return Launch(tuple(rank.spec for rank in made.ranks), judge(members, made, record.intent))
+        return Launch(
+            tuple(rank.spec for rank in made.ranks), judge(tuple(members.values()), made, record.intent)
+        )
 
     return plan
 
@@ -51,9 +54,8 @@ def member_at(node: Node, answers: Answers) -> Member:
     return member_of(
         _facts(node),
         answers,
-        clock_offset_s=node.clock_offset_s,
+        clock_off_s=-node.clock_offset_s,
         clock_error_s=node.clock_error_s,
-        occupied=bool(node.existing()),
     )
 
 
@@ -62,9 +64,9 @@ class Places(TypedDict):
     also_paths: dict[str, dict[str, str]]
 
 
-def places_of(members: Iterable[Member]) -> Places:
-    """Where each node has its models, by its id."""
-    found = {member.facts.id: member.models for member in members if member.models is not None}
+def places_of(members: Mapping[str, Member]) -> Places:
+    """Where each node has its models. By node id."""
+    found = {node_id: member.models for node_id, member in members.items() if member.models is not None}
     return {
         "model_path": {node_id: models.model.path for node_id, models in found.items()},
         "also_paths": {
@@ -88,8 +90,11 @@ def members_now(fleet: Fleet, name: str, intent: Intent) -> tuple[Node, ...]:
     return tuple(fleet.nodes[node_id] for node_id in ids)
 
 
-def plan_now(fleet: Fleet, name: str, intent: Intent, members: Sequence[Member] = ()) -> Plan:
-    """What `up` would start now, with what its `members` answered to a preflight. Raises as `members_now`."""
+def plan_now(fleet: Fleet, name: str, intent: Intent, members: Mapping[str, Member] | None = None) -> Plan:
+    """What `up` would start now; `members`: what its nodes answered to a preflight, by id.
+
+    Raises as `members_now`.
+    """
     nodes = members_now(fleet, name, intent)
     gang = fleet.gangs.get(name)
     record = gang.record if gang is not None else None
@@ -103,7 +108,7 @@ def plan_now(fleet: Fleet, name: str, intent: Intent, members: Sequence[Member] 
         rendezvous_port=DEFAULTS.rendezvous_port_first,
         # A node that runs a rank, of this deployment or of another, has given its memory away.
         available=available(node for node in nodes if not node.existing()),
-        **places_of(members),
+        **places_of(members or {}),
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from sparkd.records.preflight import Asked, Member
 from sparkd.records.report import Sample
 from sparkd.records.verdict import Verdict
 
@@ -58,6 +59,10 @@ class Evidence:
     ends: tuple[End, ...] = ()
     samples: tuple[NodeSample, ...] = ()
     """Oldest first."""
+    members: tuple[Member, ...] = ()
+    """The nodes of a launch in rank order, as they answered to its preflight."""
+    asked: Asked | None = None
+    """What the launch wants of them; None: they are looked at by themselves."""
     verdicts: tuple[Verdict, ...] = ()
     """What a part of sparkd has found by itself: a detector of the watch, the gang, the planner."""
 

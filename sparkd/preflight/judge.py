@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
-from sparkd.preflight.checkpoints import checkpoint_verdicts
-from sparkd.preflight.machines import machine_verdicts
-from sparkd.preflight.member import Member
-from sparkd.preflight.skew import skew_verdicts
-from sparkd.profile.check import profile_of
+from sparkd.detect import node as detect
+from sparkd.diagnosis.catalogue import judge as diagnose
+from sparkd.diagnosis.evidence import Evidence
 from sparkd.records.intent import Intent
 from sparkd.records.plan import Plan
+from sparkd.records.preflight import Asked, Member
 from sparkd.records.verdict import Severity, Verdict
 
-_ORDER = {Severity.BLOCK: 0, Severity.WARN: 1, Severity.NOTE: 2}
+_ORDER: Final = {Severity.BLOCK: 0, Severity.WARN: 1, Severity.NOTE: 2}
 
 
 def judge(
@@ -22,14 +22,14 @@ def judge(
 
     `members` are in rank order. Without a plan and its intent the nodes are judged by themselves.
     """
-    names = {member.facts.id: member.name for member in members}
-    found = [*(plan.verdicts if plan is not None else ()), *_found(members, plan, intent)]
+    found = list(_named(plan)) if plan is not None else []
+    for member in members:
+        found += _detected(member)
+    asked = asked_of(intent) if intent is not None else None
+    found += [one.verdict for one in diagnose(Evidence(members=tuple(members), asked=asked))]
     forced = intent.forced if intent is not None else ()
-    told = [
-        replace(verdict, node=names.get(verdict.node or "", verdict.node), waived=verdict.id in forced)
-        for verdict in found
-    ]
-    return tuple(sorted(dict.fromkeys(told), key=lambda verdict: _ORDER[verdict.severity]))
+    told = [replace(verdict, waived=verdict.id in forced) for verdict in found]
+    return tuple(sorted(told, key=lambda verdict: _ORDER[verdict.severity]))
 
 
 def blocks_of(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -37,14 +37,34 @@ def blocks_of(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return [one for one in verdicts if one.severity is Severity.BLOCK and not one.waived]
 
 
-def _found(members: Sequence[Member], plan: Plan | None, intent: Intent | None) -> Iterator[Verdict]:
-    profile = profile_of(intent) if intent is not None else None
-    if profile is not None:
-        yield from checkpoint_verdicts(profile, members)
-    yield from skew_verdicts(members, uses_mods=profile is not None and bool(profile.mods))
-    told = {rank.node for rank in plan.ranks if "GLOO_SOCKET_IFNAME" in rank.spec.env} if plan else set()
-    for member in members:
-        named = plan is None or member.facts.id in told
-        yield from machine_verdicts(
-            member, ranks=profile.layout.ranks if profile else len(members), named_interface=named
-        )
+def asked_of(intent: Intent) -> Asked:
+    """What a resolved profile wants of its nodes."""
+    profile = intent.profile
+    layout, model = profile.get("layout", {}), profile.get("model", {})
+    return Asked(
+        ranks=int(layout.get("tp", 1)) * int(layout.get("pp", 1)),
+        mods=tuple(str(mod.get("name")) for mod in profile.get("mods", ())),
+        model_id=model.get("id"),
+        revision=model.get("revision"),
+    )
+
+
+def _named(plan: Plan) -> Iterator[Verdict]:
+    """People know nodes by their names."""
+    names = {rank.node: rank.node_name for rank in plan.ranks}
+    for verdict in plan.verdicts:
+        yield replace(verdict, node=names.get(verdict.node or "", verdict.node))
+
+
+def _detected(member: Member) -> Iterator[Verdict]:
+    """What the watch of a node would find as well. A local set is a guest on its machine."""
+    machine = member.machine
+    if machine is None or member.local:
+        return
+    yield from detect.clock(member.clock_off_s, member.clock_error_s, member.name)
+    for verdict in (
+        *detect.cma(machine.cma_total, machine.cma_free),
+        *detect.driver(machine.driver, machine.driver_library),
+        *detect.stale_shm((file.path, file.bytes) for file in machine.stale or ()),
+    ):
+        yield replace(verdict, node=member.name)

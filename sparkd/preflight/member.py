@@ -1,71 +1,53 @@
-"""One node in a preflight: what a plan knows of it, and its answers to the questions of the preflight."""
+"""A node's answers to the questions of a preflight, read for the rules."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
 
 from sparkd.records.checkpoint import ModelsFound
 from sparkd.records.facts import MachineFacts
+from sparkd.records.preflight import Member
 from sparkd.records.report import NodeFacts, TaskResult
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """`machine` and `models` are None when the node did not answer; then the reason says why."""
-
-    facts: NodeFacts
-    machine: MachineFacts | None = None
-    models: ModelsFound | None = None
-    machine_unknown: str = ""
-    models_unknown: str = ""
-    models_asked: bool = False
-    """A profile was given, so its model was looked for."""
-    clock_offset_s: float = 0.0
-    """Coordinator's wall clock minus the node's."""
-    clock_error_s: float = 0.0
-    occupied: bool = False
-    """A rank runs there: its memory and ports are given away, and rightly so."""
-
-    @property
-    def name(self) -> str:
-        return self.facts.name
-
-    @property
-    def runtime(self) -> str | None:
-        """How it would start a rank."""
-        return self.facts.runtimes[0] if self.facts.runtimes else None
 
 
 def member_of(
     facts: NodeFacts,
     results: Mapping[str, TaskResult | None],
     *,
-    clock_offset_s: float = 0.0,
+    clock_off_s: float = 0.0,
     clock_error_s: float = 0.0,
-    occupied: bool = False,
 ) -> Member:
-    """`results` are the answers to the tasks `files` and `facts`; None for one that did not come."""
-    models, models_unknown = _read(results.get("files"), ModelsFound)
-    machine, machine_unknown = _read(results.get("facts"), MachineFacts)
+    """`results` are the answers to the tasks `files` and `facts`, as far as they were asked; None for one
+    that did not come. The node's clock is ahead of the coordinator's by `clock_off_s`.
+    """
+    models, models_unknown = _read(results, "files", ModelsFound)
+    machine, machine_unknown = _read(results, "facts", MachineFacts)
     return Member(
-        facts=facts,
-        machine=machine,
-        models=models,
-        machine_unknown=machine_unknown,
-        models_unknown=models_unknown,
-        models_asked="files" in results,
-        clock_offset_s=clock_offset_s,
+        name=facts.name,
+        address=facts.address,
+        fabric_address=facts.fabric_address,
+        local=facts.local,
+        runtime=facts.runtimes[0] if facts.runtimes else None,
+        model_roots=facts.model_roots,
+        interface_named=bool(facts.fabric_interface),
+        clock_off_s=clock_off_s,
         clock_error_s=clock_error_s,
-        occupied=occupied,
+        machine=machine,
+        machine_unknown=machine_unknown,
+        models=models,
+        models_unknown=models_unknown,
+        fabric=facts.fabric,
     )
 
 
-def _read(result: TaskResult | None, kind: type[T]) -> tuple[T | None, str]:
+def _read(results: Mapping[str, TaskResult | None], asked: str, kind: type[T]) -> tuple[T | None, str]:
     """The answer, or why there is none."""
+    if asked not in results:
+        return None, ""
+    result = results[asked]
     if result is None:
         return None, "it did not answer in time"
     if not result.ok:

@@ -11,6 +11,20 @@ def _match(evidence: Evidence) -> Iterator[Found]:
     """The same words come of a bug of the kernel, which is seen on the node itself (case 31)."""
     buggy = {found.node for found in KHO_CMA.match(evidence)}
     yield from (found for found in _LINE(evidence) if not buggy & {found.node, None})
+    for member in evidence.members:
+        machine = member.machine
+        # Units of systemd have no such limit; a plain process has its agent's.
+        if machine is None or member.local or member.runtime != "process":
+            continue
+        adapters = [part for part in machine.firmware if part != "system"]
+        if machine.memlock_bytes is not None and adapters:
+            limit = f"max locked memory {machine.memlock_bytes // 1024} KiB"
+            yield Found(
+                f"{limit}, with RDMA devices {', '.join(adapters)}",
+                node=member.name,
+                cause="a limit of the agent's own, which its ranks inherit",
+                remedy="run the agent by sparkd-agent.service, or raise `ulimit -l` for it",
+            )
 
 
 RULE = Rule(

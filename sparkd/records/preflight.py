@@ -1,0 +1,49 @@
+"""What a preflight knows when it judges: what is asked of the nodes, and what each of them answered."""
+
+from dataclasses import dataclass
+
+from sparkd.records.checkpoint import Checkpoint, ModelsFound
+from sparkd.records.fabric import NodeFabric
+from sparkd.records.facts import MachineFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One node. `machine` and `models` are None when it did not answer, or was not asked."""
+
+    name: str
+    address: str = ""
+    fabric_address: str = ""
+    local: bool = False
+    """Of a local set: a guest on a machine whose other programs and limits are not its business."""
+    runtime: str | None = None
+    """How it would start a rank; None: not at all."""
+    model_roots: tuple[str, ...] = ()
+    interface_named: bool = True
+    """A rank there is told over which interface gloo meets its peers."""
+    clock_off_s: float = 0.0
+    """The node's wall clock minus the coordinator's, right within the error."""
+    clock_error_s: float = 0.0
+    machine: MachineFacts | None = None
+    machine_unknown: str = ""
+    """Why there is none."""
+    models: ModelsFound | None = None
+    models_unknown: str = ""
+    """Why there are none; empty also when no model was looked for."""
+    fabric: NodeFabric | None = None
+
+    @property
+    def checkpoints(self) -> dict[str, Checkpoint]:
+        """By the name in the profile; the model itself is the empty name."""
+        return self.models.all if self.models is not None else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a launch wants of its nodes."""
+
+    ranks: int = 1
+    mods: tuple[str, ...] = ()
+    model_id: str | None = None
+    """On the Hub, with its revision; None for a model that is known by its path."""
+    revision: str | None = None
