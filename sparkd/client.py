@@ -1,7 +1,7 @@
 """The API client: what a program needs to talk to a coordinator. Synchronous, typed."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -23,6 +23,7 @@ from sparkd.errors import (
 from sparkd.records.answer import CommandAnswer, LogLine, Membership, NodeEnrolled, Problem
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.event import Event
+from sparkd.records.fabric import FabricView
 from sparkd.records.status import DeploymentStatus, NodeStatus, Status
 from sparkd.sse import read_messages
 from sparkd.transport import HttpTransport, Response, Transport
@@ -62,6 +63,10 @@ class Client:
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         return self._get("/v1/nodes", tuple[NodeStatus, ...])
+
+    def fabric(self, nodes: Sequence[str] = ()) -> FabricView:
+        """What a gang on these nodes, or on all, would use."""
+        return self._get(f"/v1/fabric{_query(nodes=','.join(nodes) or None)}", FabricView)
 
     def deployment(self, name: str) -> DeploymentStatus:
         return self._get(_deployment(name), DeploymentStatus)

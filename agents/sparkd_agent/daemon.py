@@ -334,6 +334,7 @@ class Agent:
                     self._baseline_bytes,
                     checkpoint_of(rank.spec),
                     rank.moving(self._limits.gpu_judge_s),
+                    interface_of(rank.spec),
                 )
         return None
 
@@ -548,6 +549,12 @@ class Agent:
 def checkpoint_of(spec: RankSpec) -> Path | None:
     """`serve MODEL …` (see `plan`): the folder of the checkpoint, if it is one."""
     return Path(spec.args[1]) if len(spec.args) > 1 and spec.args[0] == "serve" else None
+
+
+def interface_of(spec: RankSpec) -> str | None:
+    """By which it meets the others (see `sparkd.fabric`), loopback aside."""
+    name = spec.env.get("GLOO_SOCKET_IFNAME")
+    return name if name != "lo" else None
 
 
 def unknown_spec(name: str) -> RankSpec:

@@ -23,6 +23,7 @@ VERBS = {
     "init": "Make this machine the coordinator's, once for a cluster.",
     "nodes": "Enrol, show, drain, upgrade and remove the machines that run agents.",
     "profiles": "List, show and check profiles.",
+    "fabric": "Show the network between nodes.",
     "mods": "List sparkd's changes to vLLM, and check them against an installed one.",
     "coordinator": "Run the coordinator.",
 }

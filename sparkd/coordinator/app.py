@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 import sparkd
 from sparkd.coordinator import metrics
 from sparkd.coordinator.logs import LogReader
+from sparkd.coordinator.fabric import fabric_view
 from sparkd.coordinator.planner import plan_now
 from sparkd.coordinator.problems import answer_with_problems
 from sparkd.coordinator.reconciler import Reconciler
@@ -22,6 +23,7 @@ from sparkd.profile.check import profile_of
 from sparkd.profile.differences import intent_differences
 from sparkd.records.answer import CommandAnswer, Membership, NodeEnrolled, Problem
 from sparkd.records.event import Event
+from sparkd.records.fabric import FabricView
 from sparkd.records.intent import Intent
 from sparkd.records.plan import Plan
 from sparkd.records.status import DeploymentStatus, NodeStatus, RankStatus, Status
@@ -111,6 +113,10 @@ def _add_reads(app: FastAPI, reconciler: Reconciler, store: Store) -> None:
     @app.get("/v1/nodes", response_model=list[NodeStatus])
     async def get_nodes() -> Response:
         return _Json(reconciler.status().nodes)
+
+    @app.get("/v1/fabric", response_model=FabricView)
+    async def get_fabric(nodes: str | None = None) -> Response:
+        return _Json(fabric_view(reconciler.fleet, nodes.split(",") if nodes else ()))
 
     @app.get("/v1/deployments", response_model=list[DeploymentStatus])
     async def get_deployments() -> Response:

@@ -164,8 +164,6 @@ def config_of(
 ) -> dict[str, dict[str, Any]]:
     """agent.toml for a node, as far as it is ours or was found there. `who`: id and name."""
     node: dict[str, Any] = {**who, "address": probe.address or "127.0.0.1"}
-    if link := probe.link:
-        node |= {"fabric_address": link.addresses[0], "fabric_interface": link.interface}
     sections: dict[str, dict[str, Any]] = {
         "node": node,
         "coordinator": {

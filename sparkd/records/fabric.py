@@ -3,7 +3,9 @@
 Nothing in it is a judgement: what ranks use of it is chosen in `sparkd.fabric`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from sparkd.records.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +89,28 @@ class NodeFabric:
 
     def interface(self, name: str) -> Interface | None:
         return next((one for one in self.interfaces if one.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class FabricSeat:
+    """One node as a gang of all that were asked for would use it. `fabric` is None where nothing is known."""
+
+    node: str
+    name: str
+    address: str
+    interface: str | None = None
+    hcas: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+    """What a rank there would get."""
+    fabric: NodeFabric | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FabricView:
+    """What a gang on these nodes would use, and what speaks against it."""
+
+    topology: str
+    network: str | None
+    reason: str
+    seats: tuple[FabricSeat, ...]
+    verdicts: tuple[Verdict, ...] = ()

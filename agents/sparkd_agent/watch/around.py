@@ -14,7 +14,6 @@ def surroundings(config: AgentConfig, privileges: Privileges, procfs: ProcFs) ->
     return Surroundings(
         cache=_cache(config, privileges),
         gpu=_gpu(),
-        interface=config.fabric_interface if config.fabric_interface != "lo" else None,
         versions=lambda: (driver.module_version(), driver.library_version()),
         # What other users' processes map is not shown to everybody: nothing could be called unmapped then.
         stale_shm=(lambda: shm.unmapped(procfs)) if "sys_ptrace" in privileges.held else list,

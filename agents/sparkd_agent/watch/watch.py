@@ -55,6 +55,8 @@ class Watched:
     checkpoint: Path | None
     moving: bool | None
     """Whether the engine completes steps; None: not known here."""
+    interface: str | None = None
+    """By which it meets the other ranks; None: by none that could fail."""
 
 
 class Acts(Protocol):
@@ -87,7 +89,6 @@ class Surroundings:
 
     cache: Cache
     gpu: GpuReader | None = None
-    interface: str | None = None
     sys: Path = Path("/sys")
     versions: Callable[[], tuple[str | None, str | None]] = lambda: (None, None)
     stale_shm: Callable[[], list[tuple[str, int]]] = list
@@ -279,9 +280,9 @@ class Watch:
         for look in (around.gpu.looks(now) or ()) if around.gpu is not None else ():
             self._gpus[look.index] = gpu_of.observe(self._gpus.get(look.index, Gpu()), look, self._limits)
         fabric_due = now - self._fabric_at >= self._limits.fabric_look_s
-        if rank is not None and around.interface is not None and fabric_due:
+        if rank is not None and rank.interface is not None and fabric_due:
             self._fabric_at = now
-            seen = fabric.look(around.interface, now, around.sys)
+            seen = fabric.look(rank.interface, now, around.sys)
             self._fabric = fabric_of.observe(self._fabric, seen, self._limits)
         if now - self._node_at >= self._limits.node_look_s:
             self._node_at = now

@@ -41,9 +41,3 @@ def test_whose_cache_is_dropped(
 ) -> None:
     cache = surroundings(config, privileges, ProcFs()).cache
     assert (cache.control, cache.why_not) == (control, why)
-
-
-def test_loopback_is_no_fabric() -> None:
-    assert surroundings(NODE, ROOT, ProcFs()).interface == "enp1s0f1np1"
-    assert surroundings(replace(NODE, fabric_interface="lo"), ROOT, ProcFs()).interface is None
-    assert surroundings(replace(NODE, fabric_interface=None), ROOT, ProcFs()).interface is None

@@ -291,14 +291,20 @@ def test_the_fabric_is_judged_from_the_rank_s_beginning(tmp_path: Path) -> None:
     (netdev / "mtu").write_text("9000\n")
     proc = tmp_path / "proc"
     proc.mkdir()
-    bed = Bed(proc, around=Surroundings(Cache(None), interface="fab0", sys=tmp_path / "sys"))
+    bed = Bed(proc, around=Surroundings(Cache(None), sys=tmp_path / "sys"))
+    bed.acts.rank = replace(RANK, interface="fab0")
     bed.seconds(10)
     (netdev / "mtu").write_text("1500\n")
     bed.seconds(10)
     assert bed.verdicts() == ["MTU_CHANGED"]
-    bed.acts.rank = replace(RANK, name="sparkd-d-g2-r0")
+    bed.acts.rank = replace(RANK, name="sparkd-d-g2-r0", interface="fab0")
     bed.seconds(10)
     assert bed.verdicts() == []
+    bed.acts.rank = replace(RANK, name="sparkd-d-g3-r0")
+    bed.seconds(10)
+    (netdev / "mtu").write_text("9000\n")
+    bed.seconds(10)
+    assert bed.verdicts() == [], "a rank on loopback has no interface that could fail"
 
 
 def test_the_node_is_looked_at_once_a_minute(tmp_path: Path) -> None:
