@@ -19,6 +19,7 @@ from sparkd.engine.plugin import plugin_folder
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.facts import DiskFacts, MachineFacts, ProcessFacts, StaleFile
 from sparkd_agent.config import AgentConfig
+from sparkd_agent.fabric import discover
 from sparkd_agent.procfs import ProcFs, Stat
 from sparkd_agent.versions import engine_versions, mods_fingerprint
 from sparkd_agent.watch import driver, shm
@@ -89,6 +90,7 @@ class Machine:
             stale=self._stale(),
             disks=self._disks(),
             processes=self._others(own, gpus or ()),
+            fabric=None if self._config.local else discover(self._root),
         )
 
     def _bytes(self, name: str) -> bytes:

@@ -11,8 +11,8 @@ from fastapi.routing import APIRoute
 
 import sparkd
 from sparkd.coordinator import metrics
+from sparkd.coordinator.fabric import fabric_now
 from sparkd.coordinator.logs import LogReader
-from sparkd.coordinator.fabric import fabric_view
 from sparkd.coordinator.planner import plan_now
 from sparkd.coordinator.problems import answer_with_problems
 from sparkd.coordinator.reconciler import Reconciler
@@ -116,7 +116,7 @@ def _add_reads(app: FastAPI, reconciler: Reconciler, store: Store) -> None:
 
     @app.get("/v1/fabric", response_model=FabricView)
     async def get_fabric(nodes: str | None = None) -> Response:
-        return _Json(fabric_view(reconciler.fleet, nodes.split(",") if nodes else ()))
+        return _Json(await fabric_now(reconciler, nodes.split(",") if nodes else ()))
 
     @app.get("/v1/deployments", response_model=list[DeploymentStatus])
     async def get_deployments() -> Response:

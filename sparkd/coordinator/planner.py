@@ -1,6 +1,7 @@
 """Plans for the gang machine and for people who only want to look."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TypedDict
 
 from sparkd.coordinator.keys import KeyRing
@@ -26,9 +27,9 @@ def make_planner(keys: KeyRing) -> Planner:
     """The planner that a fleet hands to its gangs."""
 
     def plan(record: GangRecord, nodes: tuple[Node, ...], answers: Mapping[str, Answers]) -> Launch:
-        facts = tuple(_facts(node) for node in nodes)
-        key = keys.make(record.name) if needs_api_key(record.intent, facts) else None
         members = {node.id: member_at(node, answers[node.id]) for node in nodes}
+        facts = tuple(replace(_facts(node), fabric=members[node.id].fabric) for node in nodes)
+        key = keys.make(record.name) if needs_api_key(record.intent, facts) else None
         made = build_plan(
             record.name,
             record.intent,
@@ -39,6 +40,7 @@ def make_planner(keys: KeyRing) -> Planner:
             rendezvous_port=record.rendezvous_ports[-1],
             rendezvous_ports=record.rendezvous_ports[:-1],
             **places_of(members),
+            nccl=nccl_of(members),
             api_key=key,
             available=available(nodes),
         )
@@ -101,7 +103,7 @@ def plan_now(fleet: Fleet, name: str, intent: Intent, members: Mapping[str, Memb
     return build_plan(
         name,
         intent,
-        tuple(_facts(node) for node in nodes),
+        tuple(_now(node, (members or {}).get(node.id)) for node in nodes),
         generation=(record.generation if record else 0) + 1,
         serial=record.serial if record else 1,
         api_port=(record.api_port if record else 0) or DEFAULTS.api_port_first,
@@ -109,7 +111,24 @@ def plan_now(fleet: Fleet, name: str, intent: Intent, members: Mapping[str, Memb
         # A node that runs a rank, of this deployment or of another, has given its memory away.
         available=available(node for node in nodes if not node.existing()),
         **places_of(members or {}),
+        nccl=nccl_of(members or {}),
     )
+
+
+def _now(node: Node, member: Member | None) -> NodeFacts:
+    """Its network as it was found just now, if it was asked."""
+    facts = _facts(node)
+    return facts if member is None else replace(facts, fabric=member.fabric)
+
+
+def nccl_of(members: Mapping[str, Member]) -> dict[str, str]:
+    """The versions that the engines of nodes bring along, by node id."""
+    return {
+        node_id: engine.packages["nccl"]
+        for node_id, member in members.items()
+        for engine in (member.machine.engines[:1] if member.machine else ())
+        if "nccl" in engine.packages
+    }
 
 
 def available(nodes: Iterable[Node]) -> dict[str, int]:

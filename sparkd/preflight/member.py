@@ -25,6 +25,7 @@ def member_of(
     """
     models, models_unknown = _read(results, "files", ModelsFound)
     machine, machine_unknown = _read(results, "facts", MachineFacts)
+    fabric = facts.fabric if machine is None or machine.fabric is None else machine.fabric
     return Member(
         name=facts.name,
         address=facts.address,
@@ -32,14 +33,14 @@ def member_of(
         local=facts.local,
         runtime=facts.runtimes[0] if facts.runtimes else None,
         model_roots=facts.model_roots,
-        interface_named=bool(facts.fabric_interface),
+        interface_named=bool(facts.fabric_interface) or (fabric is not None and fabric.readable),
         clock_off_s=clock_off_s,
         clock_error_s=clock_error_s,
         machine=machine,
         machine_unknown=machine_unknown,
         models=models,
         models_unknown=models_unknown,
-        fabric=facts.fabric,
+        fabric=fabric,
     )
 
 

@@ -54,13 +54,15 @@ def build_plan(
     api_key: str | None = None,
     available: Mapping[str, int] | None = None,
     also_paths: Mapping[str, Mapping[str, str]] | None = None,
+    nccl: Mapping[str, str] | None = None,
 ) -> Plan:
     """The plan of one generation on `nodes`, in rank order; nodes beyond the layout are spares.
 
     `rendezvous_ports` are those of earlier generations, oldest first. `model_path` is where agents found the
     model, for all nodes or by node id; without it the first place to look is planned. `also_paths` are those
     of the models of `model.also`, by node id and name. `api_key` goes into rank 0's secrets and nowhere else.
-    `available` is the measured MemAvailable in bytes, by node id, of nodes on which no rank of this runs.
+    `available` is the measured MemAvailable in bytes, by node id, of nodes on which no rank of this runs;
+    `nccl` the version of NCCL of the nodes where it is known.
 
     Raises UsageError when the nodes cannot carry the layout, EngineUnknown for a node without an engine,
     ProfileError if the stored profile is not valid for this version of sparkd.
@@ -124,7 +126,7 @@ def build_plan(
             members,
             available=available or {},
             further=(
-                *findings(choice),
+                *findings(choice, nccl),
                 *own_address(choice),
                 *(verdict for env in environments for verdict in env.verdicts),
             ),

@@ -6,6 +6,7 @@ Nothing in it is a judgement; that is for the rules of the diagnosis.
 
 from dataclasses import dataclass, field
 
+from sparkd.records.fabric import NodeFabric
 from sparkd.records.memory import Memory
 
 
@@ -95,3 +96,5 @@ class MachineFacts:
     """None: this agent may not see what others map."""
     disks: tuple[DiskFacts, ...] = ()
     processes: tuple[ProcessFacts, ...] = ()
+    fabric: NodeFabric | None = None
+    """None: this agent does not look, it belongs to a local set."""

@@ -21,7 +21,7 @@ def fleet(trees: Sequence[Tree]) -> Fleet:
     for n, tree in enumerate(trees, 1):
         facts = NodeFacts(f"id-{n}", f"spark-{n}", f"10.0.0.{n}", f"10.0.0.{n}", fabric=tree.discovered())
         nodes[facts.id] = Node(facts.id, facts.name, facts)
-    return Fleet("term", "holder", nodes=nodes)
+    return Fleet("holder", 1, "instance", 0.0, nodes=nodes)
 
 
 def drawn(view: FabricView) -> str:
@@ -89,4 +89,4 @@ def test_some_nodes_by_name_or_id_and_findings_by_name(tmp_path: Path) -> None:
 
 
 def test_nobody_has_said_hello() -> None:
-    assert drawn(fabric_view(Fleet("term", "holder"))) == "unseen: no node has said hello yet"
+    assert drawn(fabric_view(Fleet("holder", 1, "instance", 0.0))) == "unseen: no node has said hello yet"
