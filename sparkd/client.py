@@ -31,6 +31,7 @@ from sparkd.transport import HttpTransport, Response, Transport
 if TYPE_CHECKING:  # `status` should not pay for the records of a plan
     from sparkd.records.intent import Intent
     from sparkd.records.plan import Plan
+    from sparkd.records.preflight import Preflight
 
 T = TypeVar("T")
 
@@ -109,6 +110,13 @@ class Client:
 
         body = self._send("POST", "/v1/plan", {"name": name, "intent": intent}).read()
         return _decode(body, Plan)
+
+    def preflight(self, name: str | None = None, intent: "Intent | None" = None) -> "Preflight":
+        """What speaks against this launch; without one, against any on the nodes that are there."""
+        from sparkd.records.preflight import Preflight  # noqa: PLC0415  see above
+
+        asked = {} if intent is None else {"name": name, "intent": intent}
+        return _decode(self._send("POST", "/v1/preflight", asked).read(), Preflight)
 
     def incidents(self, name: str) -> list[dict[str, Any]]:
         return self._get(f"{_deployment(name)}/incidents", list[dict[str, Any]])

@@ -19,6 +19,7 @@ VERBS = {
     "events": "Show what happened and why.",
     "explain": "Show why a deployment is as it is, and its incidents.",
     "plan": "Show what would be started, each value with its origin.",
+    "doctor": "Look for what would keep a launch from succeeding; starts nothing.",
     "key": "Print the API key of a deployment.",
     "init": "Make this machine the coordinator's, once for a cluster.",
     "nodes": "Enrol, show, drain, upgrade and remove the machines that run agents.",

@@ -14,6 +14,7 @@ from sparkd.coordinator import metrics
 from sparkd.coordinator.fabric import fabric_now
 from sparkd.coordinator.logs import LogReader
 from sparkd.coordinator.planner import plan_now
+from sparkd.coordinator.preflight import Check
 from sparkd.coordinator.problems import answer_with_problems
 from sparkd.coordinator.reconciler import Reconciler
 from sparkd.coordinator.store import Store
@@ -26,6 +27,7 @@ from sparkd.records.event import Event
 from sparkd.records.fabric import FabricView
 from sparkd.records.intent import Intent
 from sparkd.records.plan import Plan
+from sparkd.records.preflight import Preflight
 from sparkd.records.status import DeploymentStatus, NodeStatus, RankStatus, Status
 
 if TYPE_CHECKING:
@@ -183,6 +185,15 @@ def _add_commands(app: FastAPI, reconciler: Reconciler) -> None:
     @app.post("/v1/plan", response_model=Plan)
     async def post_plan(name: Annotated[str, Body()], intent: Annotated[Intent, Body()]) -> Response:
         return _Json(plan_now(reconciler.fleet, name, intent))
+
+    @app.post("/v1/preflight", response_model=Preflight)
+    async def post_preflight(
+        name: Annotated[str | None, Body()] = None, intent: Annotated[Intent | None, Body()] = None
+    ) -> Response:
+        if intent is None:
+            return _Json(await Check(reconciler).of_nodes())
+        profile_of(intent)
+        return _Json(await Check(reconciler).of_launch(name or intent.profile_name, intent))
 
 
 def _add_membership(app: FastAPI, registry: "Registry | None") -> None:

@@ -1,5 +1,6 @@
 """Plans for the gang machine and for people who only want to look."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypedDict
@@ -53,11 +54,10 @@ def make_planner(keys: KeyRing) -> Planner:
 
 def member_at(node: Node, answers: Answers) -> Member:
     """Raises CoordinatorStarting for a node that has not said hello."""
+    if math.isinf(node.clock_error_s):
+        return member_of(_facts(node), answers)
     return member_of(
-        _facts(node),
-        answers,
-        clock_off_s=-node.clock_offset_s,
-        clock_error_s=node.clock_error_s,
+        _facts(node), answers, clock_off_s=-node.clock_offset_s, clock_error_s=node.clock_error_s
     )
 
 

@@ -1,6 +1,7 @@
 """Before anything runs: pending and preflight, up to the commit of a generation. Gang machine rules."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -155,20 +156,8 @@ def _ports_free(turn: Turn) -> bool:
         | {int(e["port"]) for e in taken if e.get("for") != "api" or not fixed}
     )
     if api is not None and fixed and turn.now.mono - turn.gang.phase_since >= turn.limits.port_retry_s:
-        owner = api.get("owner") or "another program"
-        name = turn.name_of(task.node)
-        _fail(
-            turn,
-            f"port {api['port']} on {name} is held by {owner}",
-            Verdict(
-                "PORT_IN_USE",
-                Severity.BLOCK,
-                f"API port {api['port']} is taken",
-                evidence=f"held by {owner}",
-                remedy="stop that program, or choose another port: --set api.port=PORT",
-                node=name,
-            ),
-        )
+        taken_by = port_taken(api, turn.name_of(task.node))
+        _fail(turn, f"{taken_by.title} on {taken_by.node}: {taken_by.evidence}", taken_by)
         return False
     if len(turn.gang.ports_skipped) > turn.limits.rendezvous_ports_remembered:
         _fail(turn, "no free port was found", Verdict("PORT_IN_USE", Severity.BLOCK, "no free port"))
@@ -177,6 +166,18 @@ def _ports_free(turn: Turn) -> bool:
     _ask_ports(turn, task.node, _api_port(turn), _next_rendezvous(turn))
     turn.wait("a free port", "the preflight fails", node=task.node)
     return False
+
+
+def port_taken(entry: Mapping[str, Any], node: str) -> Verdict:
+    """What it means that a port which cannot be another one is not free. `entry` is the node's answer."""
+    return Verdict(
+        "PORT_IN_USE",
+        Severity.BLOCK,
+        f"API port {entry['port']} is taken",
+        evidence=f"held by {entry.get('owner') or 'another program'}",
+        remedy="stop that program, or choose another port: --set api.port=PORT",
+        node=node,
+    )
 
 
 def _newest(turn: Turn, kind: str) -> PendingTask:

@@ -61,7 +61,8 @@ def _detected(member: Member) -> Iterator[Verdict]:
     machine = member.machine
     if machine is None or member.local:
         return
-    yield from detect.clock(member.clock_off_s, member.clock_error_s, member.name)
+    if member.clock_off_s is not None:
+        yield from detect.clock(member.clock_off_s, member.clock_error_s, member.name)
     for verdict in (
         *detect.cma(machine.cma_total, machine.cma_free),
         *detect.driver(machine.driver, machine.driver_library),

@@ -17,13 +17,15 @@ def member_of(
     facts: NodeFacts,
     results: Mapping[str, TaskResult | None],
     *,
-    clock_off_s: float = 0.0,
+    clock_off_s: float | None = None,
     clock_error_s: float = 0.0,
 ) -> Member:
     """`results` are the answers to the tasks `files` and `facts`, as far as they were asked; None for one
     that did not come. The node's clock is ahead of the coordinator's by `clock_off_s`.
     """
-    models, models_unknown = _read(results, "files", ModelsFound)
+    # A node that said nothing of its files is silent; it does not lack them.
+    told = {kind: one for kind, one in results.items() if kind != "files" or one is not None}
+    models, models_unknown = _read(told, "files", ModelsFound)
     machine, machine_unknown = _read(results, "facts", MachineFacts)
     fabric = facts.fabric if machine is None or machine.fabric is None else machine.fabric
     return Member(

@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from sparkd.records.defaults import GIB
-from sparkd.records.plan import Plan, PlannedArg, RankPlan
+from sparkd.records.plan import MemoryLine, Plan, PlannedArg, RankPlan
 
 _PLAIN_WORD: Final = re.compile(r"[\w%+,./:=@^-]+")
 _ORIGIN_COLUMN: Final = 56
@@ -64,16 +64,21 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         for variable in rank.env:
             yield _with_origin(f"    {variable.name}={word(variable.value)}", variable.origin, variable.note)
     yield ""
-    yield "memory of each rank"
-    for line in plan.memory:
-        yield f"  {line.bytes / GIB:8.2f} GiB  {line.label}"
-    yield f"  {sum(line.bytes for line in plan.memory) / GIB:8.2f} GiB  in all"
+    yield from memory_text(plan.memory)
     if plan.notes or plan.verified:
         yield ""
     for note in plan.notes:
         yield f"note: {note}"
     for text in plan.verified:
         yield f"verified: {text}"
+
+
+def memory_text(lines: Sequence[MemoryLine]) -> Iterator[str]:
+    """The sum that must fit each rank's node, line by line."""
+    yield "memory of each rank"
+    for line in lines:
+        yield f"  {line.bytes / GIB:8.2f} GiB  {line.label}"
+    yield f"  {sum(line.bytes for line in lines) / GIB:8.2f} GiB  in all"
 
 
 def _arg(arg: PlannedArg) -> str:

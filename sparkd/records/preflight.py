@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from sparkd.records.checkpoint import Checkpoint, ModelsFound
 from sparkd.records.fabric import NodeFabric
 from sparkd.records.facts import MachineFacts
+from sparkd.records.plan import MemoryLine
+from sparkd.records.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +23,8 @@ class Member:
     model_roots: tuple[str, ...] = ()
     interface_named: bool = True
     """A rank there is told over which interface gloo meets its peers."""
-    clock_off_s: float = 0.0
-    """The node's wall clock minus the coordinator's, right within the error."""
+    clock_off_s: float | None = None
+    """The node's wall clock minus the coordinator's, right within the error; None: not measured yet."""
     clock_error_s: float = 0.0
     machine: MachineFacts | None = None
     machine_unknown: str = ""
@@ -47,3 +49,18 @@ class Asked:
     model_id: str | None = None
     """On the Hub, with its revision; None for a model that is known by its path."""
     revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What was found without starting anything: `POST /v1/preflight`."""
+
+    deployment: str | None
+    """None: the nodes were looked at by themselves."""
+    members: tuple[Member, ...]
+    """In rank order, else by name."""
+    verdicts: tuple[Verdict, ...]
+    """Blocks first."""
+    memory: tuple[MemoryLine, ...] = ()
+    """What each rank needs of its node."""
+    took_s: float = 0.0

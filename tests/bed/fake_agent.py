@@ -84,6 +84,8 @@ class PlayedNode:
     ) -> None:
         self._agent = FakeAgent(coordinator, node, run, address)
         self.document: Document | None = None
+        self.facts: dict[str, Any] = {"wall": time.time()}
+        """What it says of its machine."""
         self._stop = threading.Event()
         self._answered: set[str] = set()
         self._ranks: dict[str, RankReport] = {}
@@ -135,7 +137,7 @@ class PlayedNode:
             found = {
                 "port": {"ports": ports},
                 "files": {"model": {"path": "/models/tiny", "bytes": 1}},
-                "facts": {"wall": time.time()},
+                "facts": self.facts,
                 "log": {"text": "1000000000 2000000000 1 a line of the log\n", "offset": 42},
             }
             results.append(TaskResult(task.id, ok=True, result=found[task.kind]))

@@ -94,6 +94,7 @@ ROUTES = [
     ("DELETE", "/v1/deployments/tiny"),
     ("POST", "/v1/deployments/tiny/restart"),
     ("POST", "/v1/plan"),
+    ("POST", "/v1/preflight"),
     ("GET", "/no/such/route"),
 ]
 

@@ -75,6 +75,7 @@ def test_every_route_wants_its_scope(
         ("GET", "/v1/status", "read"),
         ("HEAD", "/metrics", "read"),
         ("POST", "/v1/plan", "read"),
+        ("POST", "/v1/preflight", "read"),
         ("PUT", "/v1/deployments/x", "operate"),
         ("DELETE", "/v1/deployments/x", "operate"),
         ("POST", "/v1/nodes/a/drain", "operate"),
