@@ -69,9 +69,9 @@ def preflight(turn: Turn) -> None:
         return
     if not turn.gang.tasks:
         _ask_all(turn, nodes)
-    unanswered = [task for task in turn.gang.tasks if task.result is None]
+    unanswered = [task for task in turn.gang.tasks if task.result is None and not _is_given_up(turn, task)]
     overdue = next((task for task in unanswered if turn.now.mono >= task.until), None)
-    if overdue is not None and overdue.task.kind != "facts":
+    if overdue is not None:
         name = turn.name_of(overdue.node)
         _fail(
             turn,
@@ -79,14 +79,17 @@ def preflight(turn: Turn) -> None:
             Verdict("PREFLIGHT_SILENT", Severity.BLOCK, f"no answer to {overdue.task.kind}", node=name),
         )
         return
-    # A node that does not say in what state it is may start its rank: the planner tells of it.
     for task in unanswered:
-        if task.task.kind != "facts" or turn.now.mono < task.until:
-            then = "it goes on without" if task.task.kind == "facts" else "the preflight fails"
-            turn.wait(f"{task.task.kind} check", then, node=task.node, deadline=task.until)
-            return
+        then = "it goes on without" if task.task.kind == "facts" else "the preflight fails"
+        turn.wait(f"{task.task.kind} check", then, node=task.node, deadline=task.until)
+        return
     if _ports_free(turn):
         _commit(turn, nodes)
+
+
+def _is_given_up(turn: Turn, task: PendingTask) -> bool:
+    """A node that does not say in what state it is may start its rank; the planner tells of it."""
+    return task.task.kind == "facts" and turn.now.mono >= task.until
 
 
 def _members(turn: Turn) -> tuple[Node, ...]:

@@ -14,7 +14,7 @@ from sparkd.records.verdict import Severity, Verdict
 from tests.sim.node import light_specs
 
 HOLDER = "holder"
-LIMITS = Defaults(startup_hold_s=5.0, launching_s=8.0, loading_s=8.0, warming_s=8.0)
+LIMITS = Defaults(startup_hold_s=5.0, facts_s=2.0, launching_s=8.0, loading_s=8.0, warming_s=8.0)
 
 
 def plan(record: GangRecord, nodes: tuple[Node, ...], answers: Mapping[str, Answers]) -> Launch:

@@ -109,6 +109,8 @@ class SimNode:
         self.has_model = True
         self.knows_itself = True
         """Its agent can say in what state the machine is."""
+        self.mute = False
+        """It does not answer that question at all."""
         self.later = later
         self.fenced: Callable[[], None] = lambda: None
         self.reaches_head: Callable[[str, int], bool] = lambda host, port: False
@@ -257,7 +259,7 @@ class SimNode:
                     self._start(spec)
                 case Forget(name):
                     self.ranks.pop(name, None)
-                case Begin(task):
+                case Begin(task) if not (self.mute and task.kind == "facts"):
                     self.write_outbox(self._answer(task))
                     self.hurry()
                 case Fence():
