@@ -1,5 +1,5 @@
 # `make demo` shows sparkd at work on this machine; `make test` proves it. Both set up what they need first.
-.PHONY: venv vllm vllm-versions lint unit contract chaos real mods test lab no-lab sim soak demo
+.PHONY: venv vllm vllm-versions lint unit contract chaos real mods test lab docker no-lab sim soak demo
 .DELETE_ON_ERROR:
 
 # A stamp carries the hash of what it was made from: a changed pyproject.toml makes the environment anew.
@@ -48,7 +48,7 @@ vllm-versions: vllm
 mods: vllm-versions
 	SPARKD_VLLM_VERSIONS="$(VERSIONS)" $(PYTEST) -m mods tests/contract/mods tests/contract/engine
 
-test: lint unit contract real mods $(if $(filter 0,$(shell id -u)),lab,no-lab)
+test: lint unit contract real mods $(if $(filter 0,$(shell id -u)),lab docker,no-lab)
 
 # Real nodes on this machine: root, and on the first run a minute or two for their root file system. The bad
 # weather lasts ten minutes and costs nothing: one worker has it, the other one all the rest.
@@ -57,8 +57,16 @@ lab: vllm
 	.venv/bin/python -m tests.lab.image
 	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder tests/lab
 
+# A Docker engine of the tests' own; its images are made of the lab's root file system.
+DOCKER := $(or $(SPARKD_DOCKER),$(HOME)/.cache/sparkd-tests/docker)
+docker: vllm
+	tests/docker/prepare.sh "$(DOCKER)"
+	tests/lab/prepare.sh
+	.venv/bin/python -m tests.lab.image
+	SPARKD_DOCKER="$(DOCKER)" $(PYTEST) tests/docker
+
 no-lab:
-	@echo "test: make lab needs root and was NOT run: no real nodes, no power cuts, no partitions" >&2
+	@echo "test: make lab and make docker need root and were NOT run: no real nodes, no containers" >&2
 
 # The simulation alone, on all cores: `make sim SEEDS=100000`. A failing seed replays with
 # `python -m tests.sim.schedule SEED`.

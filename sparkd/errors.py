@@ -26,6 +26,9 @@
     │       └── ClockOff            clock-off         403   1     for its dates alone
     ├── RankNotStarted              not-started       -     1     a node could not even begin a rank
     ├── ServiceManagerUnreachable   no-systemd        -     1     systemd was not asked, or does not answer
+    ├── DockerUnreachable           no-docker         -     1     Docker was not asked, or does not answer
+    ├── DockerRefused               docker-refused    -     1     it answered, and would not
+    │   └── ImageUnusable           image             -     1     no such image, or not what is needed
     ├── DeploymentFailed            failed            -     1
     ├── LocalSetFailed              local-set         -     1     a local daemon did not start or end
     ├── EnrolmentFailed             enrolment         -     1     a step on a node that is set up failed
@@ -148,6 +151,24 @@ class RankNotStarted(SparkdError):
 
 class ServiceManagerUnreachable(SparkdError):
     code = "no-systemd"
+
+
+class DockerUnreachable(SparkdError):
+    code = "no-docker"
+
+
+class DockerRefused(SparkdError):
+    """`status` is the HTTP status of the engine's answer; 0 where sparkd itself says no."""
+
+    code = "docker-refused"
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ImageUnusable(DockerRefused):
+    code = "image"
 
 
 class ExchangeFailed(SparkdError):

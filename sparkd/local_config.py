@@ -27,6 +27,8 @@ class Machinery:
 
     python: str
     model_roots: tuple[str, ...]
+    docker: str | None = None
+    """The socket of a Docker engine that is not the usual one (`DOCKER_HOST`)."""
 
 
 def find_machinery(env: Mapping[str, str], cwd: Path) -> Machinery:
@@ -41,7 +43,9 @@ def find_machinery(env: Mapping[str, str], cwd: Path) -> Machinery:
             f"no engine for local mode: {named} {place} is no python and no venv folder; run `make vllm` "
             "here for ./.venv-vllm, or set SPARKD_ENGINE to a venv with vLLM"
         )
-    return Machinery(str(python), tuple(str(root) for root in local_model_roots(env, cwd)))
+    roots = tuple(str(root) for root in local_model_roots(env, cwd))
+    scheme, _, socket = env.get("DOCKER_HOST", "").partition("://")
+    return Machinery(str(python), roots, socket if scheme == "unix" and socket else None)
 
 
 def agent_name(i: int) -> str:
@@ -61,7 +65,8 @@ def written_machinery(paths: Paths) -> Machinery | None:
     """What the first agent was last told to use."""
     config = _read_toml(agent_folder(paths, 1) / "agent.toml")
     try:
-        return Machinery(config["engine"]["default"]["python"], tuple(config["models"]["roots"]))
+        docker = config.get("docker", {}).get("socket")
+        return Machinery(config["engine"]["default"]["python"], tuple(config["models"]["roots"]), docker)
     except (KeyError, TypeError):
         return None
 
@@ -107,6 +112,8 @@ def write_agent_config(paths: Paths, i: int, agents_url: str, holder: str, machi
         "models": {"roots": list(machinery.model_roots)},
         "state": {"dir": str(folder / "state"), "socket": str(_socket(paths, i))},
     }
+    if machinery.docker is not None:
+        sections["docker"] = {"socket": machinery.docker}
     file = folder / "agent.toml"
     write_private(file, toml_text(sections))
     return file

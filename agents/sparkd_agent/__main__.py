@@ -29,7 +29,8 @@ from sparkd_agent.identity import Identity
 from sparkd_agent.ledger import open_ledger
 from sparkd_agent.link import Link
 from sparkd_agent.local_socket import LocalSocket, ask
-from sparkd_agent.privileges import Privileges
+from sparkd_agent.placed import files_root
+from sparkd_agent.privileges import Offer, Privileges
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.runtime.base import Runtime
 from sparkd_agent.runtime.process import ProcessRuntime
@@ -171,10 +172,12 @@ async def _serve(config: AgentConfig) -> None:
     identity = Identity(config.identity) if config.identity is not None else None
     token = config.token_file.read_text().strip() if config.token_file is not None else None
     held = privileges.look()
-    offered = privileges.offer(config, held)
+    docker = _has_docker(config)
+    offered = privileges.offer(config, held, docker=docker)
     for limit in offered.limits:
         logging.getLogger("sparkd.agent").warning("this agent is limited: %s", limit)
-    runtimes = _runtimes(config, procfs, systemd=held.root and held.systemd and not config.local)
+    systemd = held.root and held.systemd and not config.local
+    runtimes = _runtimes(config, procfs, offered, systemd=systemd, docker=docker)
     stamp = time.strftime("%Y%m%dT%H%M%S")
     ledger, lost = open_ledger(config.state / "ledger.sqlite", procfs.boot_id(), stamp)
     if lost is not None:
@@ -234,7 +237,13 @@ def _protect(held: Privileges, *, local: bool) -> None:
             logging.getLogger("sparkd.agent").warning("%s", why_not)
 
 
-def _runtimes(config: AgentConfig, procfs: ProcFs, *, systemd: bool) -> dict[str, Runtime]:
+def _has_docker(config: AgentConfig) -> bool:
+    return Path(config.docker.socket).exists()
+
+
+def _runtimes(
+    config: AgentConfig, procfs: ProcFs, offered: Offer, *, systemd: bool, docker: bool
+) -> dict[str, Runtime]:
     """All whose ranks may exist here, whichever the configuration offers for new ones."""
     ranks = config.state / "ranks"
     runtimes: dict[str, Runtime] = {"process": ProcessRuntime(ranks, procfs)}
@@ -242,6 +251,21 @@ def _runtimes(config: AgentConfig, procfs: ProcFs, *, systemd: bool) -> dict[str
         from sparkd_agent.runtime.systemd import SystemdRuntime  # noqa: PLC0415 - 2 MiB that others need not
 
         runtimes["systemd"] = SystemdRuntime(ranks, procfs)
+    # Also while the engine is away: what it started is still to be found.
+    if docker or any(ranks.glob("*/container")):
+        from sparkd_agent.runtime.docker import DockerRuntime  # noqa: PLC0415 - as above
+        from sparkd_agent.runtime.docker_api import DockerApi  # noqa: PLC0415 - as above
+        from sparkd_agent.runtime.images import images_of  # noqa: PLC0415 - as above
+
+        runtimes["docker"] = DockerRuntime(
+            ranks,
+            DockerApi(config.docker.socket),
+            images_of(config),
+            caches=config.state / "caches",
+            roots=config.model_roots,
+            files=files_root(config.state, offered.account),
+            procfs=procfs,
+        )
     return runtimes
 
 

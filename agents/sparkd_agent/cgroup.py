@@ -50,6 +50,23 @@ class Cgroup:
             self._kill = -1
 
 
+def group_of(pid: int, root: str = CGROUP_ROOT, proc: str = "/proc") -> str | None:
+    """The folder of the group that holds a process; None for a process that is gone or in the root group.
+
+    Version 2, else version 1's, of which any hierarchy will do that the process has a group of its own in.
+    """
+    try:
+        lines = Path(proc, str(pid), "cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for _, kinds, path in sorted(line.split(":", 2) for line in lines):
+        names = ("", "unified") if not kinds else (kinds.removeprefix("name="), *kinds.split(","))
+        for folder in (f"{root}/{name}".rstrip("/") + path for name in names):
+            if path != "/" and Path(folder, "cgroup.procs").exists():
+                return folder
+    return None
+
+
 def folder_of(control_group: str, root: str = CGROUP_ROOT) -> str | None:
     """Where a group of systemd lies, or will lie: version 2, beside version 1, or in its own of version 1."""
     for hierarchy in ("", "/unified", "/systemd"):

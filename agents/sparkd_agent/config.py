@@ -12,8 +12,11 @@ from sparkd.errors import UsageError
 _LOOPBACK = re.compile(r"127(\.\d{1,3}){3}|::1|localhost")
 ENGINE_MODULE = ("-m", "vllm.entrypoints.cli.main")
 """What an engine's python is started with: the same as the `vllm` script, which may lie elsewhere."""
-RUNTIMES = ("systemd", "process")
-"""The better one first."""
+RUNTIMES = ("systemd", "process", "docker")
+"""The better one first; `docker` runs what was asked for with an image, and nothing else."""
+PRESENT = "present"
+"""Allows every image that somebody put on the node."""
+DOCKER_SOCKET = "/run/docker.sock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,13 @@ class EngineConfig:
     @property
     def command(self) -> tuple[str, ...]:
         return (self.python, *ENGINE_MODULE)
+
+
+@dataclass(frozen=True, slots=True)
+class DockerConfig:
+    socket: str = DOCKER_SOCKET
+    images: str | tuple[str, ...] = PRESENT
+    """`present`, or the names of images that ranks may be of. Nothing is ever pulled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,7 @@ class AgentConfig:
     """None: the user's own."""
     rank_runtime: str | None = None
     """The only runtime to be used; None: whichever the node has."""
+    docker: DockerConfig = field(default_factory=DockerConfig)
 
 
 _SECTIONS = {
@@ -62,6 +73,7 @@ _SECTIONS = {
     "models": {"roots"},
     "state": {"dir", "socket"},
     "rank": {"env", "user", "group", "runtime"},
+    "docker": {"socket", "images"},
 }
 
 
@@ -98,6 +110,7 @@ def read_config(path: Path) -> AgentConfig:
         rank_user=_optional(path, rank, "rank", "user"),
         rank_group=_optional(path, rank, "rank", "group"),
         rank_runtime=_runtime(path, rank),
+        docker=_docker(path, document.get("docker", {})),
     )
 
 
@@ -151,6 +164,14 @@ def _runtime(path: Path, rank: dict[str, Any]) -> str | None:
     if runtime not in {None, *RUNTIMES}:
         raise UsageError(f"{path}: rank.runtime: no such runtime {runtime!r} (known: {', '.join(RUNTIMES)})")
     return runtime
+
+
+def _docker(path: Path, section: dict[str, Any]) -> DockerConfig:
+    images = section.get("images", PRESENT)
+    return DockerConfig(
+        socket=_optional(path, section, "docker", "socket") or DOCKER_SOCKET,
+        images=PRESENT if images == PRESENT else _texts(path, section, "docker", "images"),
+    )
 
 
 def _texts(

@@ -67,7 +67,7 @@ from sparkd_agent.privileges import Offer, Privileges
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.running import RunningRank
-from sparkd_agent.runtime.base import RankHandle, Runtime, make_launch
+from sparkd_agent.runtime.base import RankHandle, Runtime, make_inner_launch, make_launch
 from sparkd_agent.shm import ShmJanitor
 from sparkd_agent.tasks import answer
 from sparkd_agent.watch.sample import Sampler
@@ -414,7 +414,8 @@ class Agent:
 
     async def _start(self, spec: RankSpec) -> None:
         engine = self.config.engines.get(spec.engine)
-        if engine is None or not os.access(engine.python, os.X_OK):
+        in_image = spec.runtime == "docker"
+        if not in_image and (engine is None or not os.access(engine.python, os.X_OK)):
             where = engine.python if engine else f"[engine.{spec.engine}]"
             self._refuse(spec, "engine", f"this node has no engine at {where}")
             return
@@ -429,13 +430,17 @@ class Agent:
         except (OSError, ValueError) as error:
             self._refuse(spec, "not-started", f"the profile's files cannot be put in place: {error}")
             return
-        launch = make_launch(
-            spec,
-            engine.command,
-            agent_env=os.environ,
-            rank_env=self.config.rank_env,
-            cwd=str(self.config.state) if account is None else account.working_folder,
-            account=account,
+        launch = (
+            make_inner_launch(spec, rank_env=self.config.rank_env, account=account)
+            if engine is None or in_image
+            else make_launch(
+                spec,
+                engine.command,
+                agent_env=os.environ,
+                rank_env=self.config.rank_env,
+                cwd=str(self.config.state) if account is None else account.working_folder,
+                account=account,
+            )
         )
         runtime = self._runtimes.get(spec.runtime)
         if runtime is None:

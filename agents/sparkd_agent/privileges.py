@@ -80,13 +80,16 @@ def look(proc: Path = Path("/proc"), root: Path = Path("/")) -> Privileges:
     )
 
 
-def offer(config: AgentConfig, privileges: Privileges) -> Offer:
-    """Decide how ranks are run here, and say what stands in the way of more."""
+def offer(config: AgentConfig, privileges: Privileges, *, docker: bool = False) -> Offer:
+    """Decide how ranks are run here, and say what stands in the way of more.
+
+    `docker`: an engine's socket is there. Whether the engine answers is asked when an image is.
+    """
     missing = [one for one in CAPABILITIES if one.name not in privileges.held]
     remedy = GRANT_IT if privileges.root else BY_THE_UNIT
     limits = [f"it cannot {one.lost} (no CAP_{one.name.upper()}): {remedy}" for one in missing]
     if config.local:
-        return Offer(("process",), None, tuple(limits))
+        return Offer(("process", *(("docker",) if docker else ())), None, tuple(limits))
     account = None
     if privileges.root:
         try:
@@ -104,7 +107,7 @@ def offer(config: AgentConfig, privileges: Privileges) -> Offer:
             "systemd-logind removes the shared memory of its ranks when its user logs out (RemoveIPC): "
             "loginctl enable-linger"
         )
-    possible = {"systemd": without is None, "process": _can_be(account, privileges)}
+    possible = {"systemd": without is None, "process": _can_be(account, privileges), "docker": docker}
     if not possible["process"] and wanted == ("process",):
         limits.append(
             "its ranks cannot be plain processes of another user (no CAP_SETUID): leave out rank.runtime"

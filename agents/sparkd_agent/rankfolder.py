@@ -75,6 +75,11 @@ class RankFolder:
         """There from before systemd was asked for a unit."""
         return self.path / "unit"
 
+    @property
+    def container(self) -> Path:
+        """There from before a Docker engine was asked for a container."""
+        return self.path / "container"
+
     def create(self) -> None:
         """The very first act of a start. Raises Spent if the folder was ever made, OSError otherwise."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

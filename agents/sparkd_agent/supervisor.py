@@ -203,7 +203,8 @@ class RankSupervisor:
             await asyncio.sleep(_POLL_S)
             recorded = self._folder.handle()
             if recorded.shim is not None:
-                found = recorded
+                # From inside a container its shim cannot see which group it is in.
+                found = replace(recorded, cgroup=recorded.cgroup or found.cgroup)
         self.handle = found
         self._target.close()
         self._target = RankMembers(self._procfs, Marks.of(found))

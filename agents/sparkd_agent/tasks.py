@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
+from sparkd.errors import DockerRefused, DockerUnreachable
 from sparkd.records.document import Task
 from sparkd.records.facts import MachineFacts
+from sparkd.records.image import ImageAnswer, ImageTrouble
 from sparkd.records.names import parse_rank_name
 from sparkd.records.report import TaskResult
 from sparkd_agent.checkpoint import find_models
@@ -30,6 +32,8 @@ def answer(task: Task, config: AgentConfig, ranks: Path, look_over: Callable[[],
                 result = msgspec.to_builtins(find_models(task.args["model"], config.model_roots))
             case "facts":
                 result = msgspec.to_builtins(look_over())
+            case "image":
+                result = msgspec.to_builtins(_image(str(task.args["image"]), config))
             case "log":
                 result = _log(task.args, ranks)
             case "evict":
@@ -107,6 +111,21 @@ def _probe(args: dict[str, Any]) -> dict[str, Any]:
         except OSError:
             continue
     return {"reached": False}
+
+
+# image -----------------------------------------------------------------------------------------------
+
+
+def _image(name: str, config: AgentConfig) -> ImageAnswer:
+    """What is in an image, or what stands in its way."""
+    from sparkd_agent.runtime.docker_trouble import trouble_of  # noqa: PLC0415 - a node without Docker need not
+    from sparkd_agent.runtime.images import images_of  # noqa: PLC0415 - as above
+
+    try:
+        return ImageAnswer(report=images_of(config).report(name))
+    except (DockerUnreachable, DockerRefused) as error:
+        trouble = trouble_of(error)
+        return ImageAnswer(trouble=ImageTrouble(trouble.id, trouble.title, str(error), trouble.remedy))
 
 
 # evict -----------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from sparkd.preflight.judge import judge
 from sparkd.preflight.member import member_of
 from sparkd.profile.plan import build_plan, needs_api_key
 from sparkd.records.defaults import DEFAULTS
+from sparkd.records.image import ImageReport
 from sparkd.records.intent import Intent
 from sparkd.records.plan import Plan
 from sparkd.records.preflight import Member
@@ -64,16 +65,22 @@ def member_at(node: Node, answers: Answers) -> Member:
 class Places(TypedDict):
     model_path: dict[str, str]
     also_paths: dict[str, dict[str, str]]
+    images: dict[str, ImageReport]
 
 
 def places_of(members: Mapping[str, Member]) -> Places:
-    """Where each node has its models. By node id."""
+    """Where each node has its models, and what it says of the image. By node id."""
     found = {node_id: member.models for node_id, member in members.items() if member.models is not None}
     return {
         "model_path": {node_id: models.model.path for node_id, models in found.items()},
         "also_paths": {
             node_id: {name: one.path for name, one in models.also.items()}
             for node_id, models in found.items()
+        },
+        "images": {
+            node_id: member.image.report
+            for node_id, member in members.items()
+            if member.image is not None and member.image.report is not None
         },
     }
 

@@ -251,6 +251,8 @@ def up(
     ending = gang.record.phase in gang_machine.ENDED or (
         gang.record.phase == "stopping" and gang.record.ending != "pending"
     )
+    if intent.image is None:  # the site chose one for this deployment before
+        intent = replace(intent, image=gang.record.intent.image)
     if not ending:
         if gang.record.intent.digest() == intent.digest():
             return fleet, (), "running"

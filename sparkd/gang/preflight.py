@@ -102,6 +102,9 @@ def _ask_all(turn: Turn, nodes: tuple[Node, ...]) -> None:
     for node in nodes:
         turn.ask("files", node.id, {"model": model}, deadline)
         turn.ask("facts", node.id, {}, turn.limits.facts_s)
+        if turn.record.intent.image is not None:
+            image = {"image": turn.record.intent.image}
+            turn.ask("image", node.id, image, deadline + turn.limits.image_facts_s)
     _ask_ports(turn, nodes[0].id, _api_port(turn), _next_rendezvous(turn))
 
 
@@ -200,7 +203,7 @@ def _refused_answer(turn: Turn, task: PendingTask) -> None:
 def _answers(turn: Turn) -> dict[str, Answers]:
     found: dict[str, dict[str, TaskResult | None]] = {}
     for task in turn.gang.tasks:
-        if task.task.kind in ("files", "facts"):
+        if task.task.kind in ("files", "facts", "image"):
             found.setdefault(task.node, {})[task.task.kind] = task.result
     return dict(found)
 

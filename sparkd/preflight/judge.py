@@ -25,6 +25,7 @@ def judge(
     found = list(_named(plan)) if plan is not None else []
     for member in members:
         found += _detected(member)
+        found += _of_image(member)
     asked = asked_of(intent) if intent is not None else None
     found += [one.verdict for one in diagnose(Evidence(members=tuple(members), asked=asked))]
     forced = intent.forced if intent is not None else ()
@@ -54,6 +55,22 @@ def _named(plan: Plan) -> Iterator[Verdict]:
     names = {rank.node: rank.node_name for rank in plan.ranks}
     for verdict in plan.verdicts:
         yield replace(verdict, node=names.get(verdict.node or "", verdict.node))
+
+
+def _of_image(member: Member) -> Iterator[Verdict]:
+    """What the node itself says against an image."""
+    if member.image_unknown:
+        yield Verdict("PREFLIGHT_ERROR", Severity.BLOCK, f"image: {member.image_unknown}", node=member.name)
+    trouble = member.image.trouble if member.image is not None else None
+    if trouble is not None:
+        yield Verdict(
+            trouble.id,
+            Severity.BLOCK,
+            trouble.title,
+            evidence=trouble.said,
+            remedy=trouble.remedy,
+            node=member.name,
+        )
 
 
 def _detected(member: Member) -> Iterator[Verdict]:

@@ -1,12 +1,14 @@
 """A node's answers to the questions of a preflight, read for the rules."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
 
 from sparkd.records.checkpoint import ModelsFound
-from sparkd.records.facts import MachineFacts
+from sparkd.records.facts import EngineVersions, MachineFacts
+from sparkd.records.image import ImageAnswer
 from sparkd.records.preflight import Member
 from sparkd.records.report import NodeFacts, TaskResult
 
@@ -20,13 +22,16 @@ def member_of(
     clock_off_s: float | None = None,
     clock_error_s: float = 0.0,
 ) -> Member:
-    """`results` are the answers to the tasks `files` and `facts`, as far as they were asked; None for one
-    that did not come. The node's clock is ahead of the coordinator's by `clock_off_s`.
+    """`results` are the answers to the tasks `files`, `facts` and `image`, as far as they were asked; None
+    for one that did not come. The node's clock is ahead of the coordinator's by `clock_off_s`.
     """
     # A node that said nothing of its files is silent; it does not lack them.
     told = {kind: one for kind, one in results.items() if kind != "files" or one is not None}
     models, models_unknown = _read(told, "files", ModelsFound)
+    image, image_unknown = _read(results, "image", ImageAnswer)
     machine, machine_unknown = _read(results, "facts", MachineFacts)
+    if image is not None and machine is not None:
+        machine = replace(machine, engines=_engines_in(image))
     fabric = facts.fabric if machine is None or machine.fabric is None else machine.fabric
     return Member(
         name=facts.name,
@@ -43,7 +48,19 @@ def member_of(
         models=models,
         models_unknown=models_unknown,
         fabric=fabric,
+        image=image,
+        image_unknown=image_unknown,
     )
+
+
+def _engines_in(image: ImageAnswer) -> tuple[EngineVersions, ...]:
+    """With an image the node's own engines run nothing."""
+    report = image.report
+    if report is None:
+        return ()
+    found = {"vllm": report.facts.vllm, "torch": report.facts.torch, "nccl": report.facts.nccl}
+    packages = {name: version for name, version in found.items() if version is not None}
+    return (EngineVersions("image", report.facts.python, packages, build=report.identity),)
 
 
 def _read(results: Mapping[str, TaskResult | None], asked: str, kind: type[T]) -> tuple[T | None, str]:

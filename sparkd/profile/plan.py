@@ -16,16 +16,18 @@ from sparkd.fabric.member import members_of
 from sparkd.fabric.pins import own_address
 from sparkd.profile.check import profile_of
 from sparkd.profile.environment import is_nodes_secret, last_say, origin_of, rank_environment
+from sparkd.profile.images import image_verdicts, in_image, pinned
 from sparkd.profile.memory import memory_lines, memory_notes, need_bytes
 from sparkd.profile.models import model_paths
 from sparkd.profile.references import with_paths
 from sparkd.profile.schema import CanaryCheck, Completion, Profile
 from sparkd.profile.verdicts import engine_of, verdicts_of
 from sparkd.records.defaults import DEFAULTS, GIB
+from sparkd.records.image import ImageReport
 from sparkd.records.intent import Descriptor, Intent, files_folder
 from sparkd.records.names import RankName
 from sparkd.records.plan import Origin, Plan, PlannedArg, PlannedEnv, RankPlan
-from sparkd.records.rank import Address, Canary, MemoryNeed, Probe, RankSpec, RuntimeName
+from sparkd.records.rank import Address, Canary, MemoryNeed, PinnedImage, Probe, RankSpec, RuntimeName
 from sparkd.records.report import NodeFacts
 
 API_KEY_VARIABLE: Final = "VLLM_API_KEY"
@@ -55,6 +57,7 @@ def build_plan(
     available: Mapping[str, int] | None = None,
     also_paths: Mapping[str, Mapping[str, str]] | None = None,
     nccl: Mapping[str, str] | None = None,
+    images: Mapping[str, ImageReport] | None = None,
 ) -> Plan:
     """The plan of one generation on `nodes`, in rank order; nodes beyond the layout are spares.
 
@@ -63,6 +66,7 @@ def build_plan(
     of the models of `model.also`, by node id and name. `api_key` goes into rank 0's secrets and nowhere else.
     `available` is the measured MemAvailable in bytes, by node id, of nodes on which no rank of this runs;
     `nccl` the version of NCCL of the nodes where it is known.
+    `images` is what nodes say of the image asked for, by node id; without it the plan pins no content.
 
     Raises UsageError when the nodes cannot carry the layout, EngineUnknown for a node without an engine,
     ProfileError if the stored profile is not valid for this version of sparkd.
@@ -74,6 +78,9 @@ def build_plan(
             f"{name} needs {ranks} nodes (tp {profile.layout.tp} x pp {profile.layout.pp}), "
             f"one for each rank; {len(nodes)} given"
         )
+    images = images or {}
+    if intent.image is not None:
+        nodes = [in_image(node, images.get(node.id)) for node in nodes]
     members = tuple(nodes[:ranks])
     api = Address(_api_host(profile, members[0]), api_port)
     choice = choose(members_of(members))
@@ -107,6 +114,7 @@ def build_plan(
             api_key=api_key,
             env=env.values,
             masked=env.masked,
+            image=pinned(intent.image, images.get(node.id)),
         )
         for rank, (node, env) in enumerate(zip(members, environments, strict=True))
     )
@@ -128,6 +136,7 @@ def build_plan(
             further=(
                 *findings(choice, nccl),
                 *own_address(choice),
+                *image_verdicts(members, images),
                 *(verdict for env in environments for verdict in env.verdicts),
             ),
         ),
@@ -158,6 +167,7 @@ def _rank_plan(
     api_key: str | None,
     env: tuple[PlannedEnv, ...],
     masked: Sequence[str],
+    image: PinnedImage | None,
 ) -> RankPlan:
     origins = descriptor.intent.origins
     engine = engine_of(node)
@@ -200,6 +210,7 @@ def _rank_plan(
             floor_loading_bytes=round(profile.memory.floors_gib.loading * GIB),
             floor_serving_bytes=round(profile.memory.floors_gib.serving * GIB),
         ),
+        image=image,
     )
     return RankPlan(rank, node.id, node.name, node.address, engine.command, args, env, spec)
 
@@ -308,6 +319,8 @@ def _notes(intent: Intent, profile: Profile, nodes: Sequence[NodeFacts]) -> tupl
         if flags.kind_of(name) == "unknown"
     ]
     notes += [text for name in profile.env if (text := variable_unknown(name)) is not None]
+    if intent.image is not None:
+        notes.append(f"in image {intent.image}; each launch pins its content, which must be one on all nodes")
     if needs_api_key(intent, nodes):
         notes.append("clients need an API key; `sparkd key NAME` shows it once the deployment exists")
     notes += memory_notes(profile, nodes[: profile.layout.ranks])

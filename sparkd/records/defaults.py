@@ -122,6 +122,14 @@ class Defaults:
     """How long a shim may outlive the last process of its rank before it is ended too."""
     service_manager_s: float = 10.0
     """For one answer of systemd, which takes 10 ms; a node that thrashes is slow."""
+    docker_s: float = 20.0
+    """For one answer of a Docker engine. Making and starting a container takes 0.3 s, with a GPU 2 s."""
+    docker_tidy_s: float = 120.0
+    """How long an engine that does not answer is asked again to remove the container of an ended rank."""
+    docker_log_bytes: int = 8 << 20
+    """What the engine keeps of a container's output: the shim's words; the rank's are in its folder."""
+    image_facts_s: float = 60.0
+    """For reading what is in an image, once for each."""
     kill_repeat_s: float = 0.01
     unkillable_repeat_s: float = 1.0
     orphaned_follower_s: float = 60.0

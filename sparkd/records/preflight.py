@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from sparkd.records.checkpoint import Checkpoint, ModelsFound
 from sparkd.records.fabric import NodeFabric
 from sparkd.records.facts import MachineFacts
+from sparkd.records.image import ImageAnswer
 from sparkd.records.plan import MemoryLine
 from sparkd.records.verdict import Verdict
 
@@ -33,6 +34,10 @@ class Member:
     models_unknown: str = ""
     """Why there are none; empty also when no model was looked for."""
     fabric: NodeFabric | None = None
+    image: ImageAnswer | None = None
+    """Of the image that was asked for."""
+    image_unknown: str = ""
+    """Why there is no answer; empty also when none was asked for."""
 
     @property
     def checkpoints(self) -> dict[str, Checkpoint]:

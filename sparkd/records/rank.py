@@ -60,6 +60,16 @@ class MemoryNeed:
     floor_loading_bytes: int = DEFAULTS.memory_floor_bytes
     """MemAvailable that must be left until the gang is ready, and from then on."""
     floor_serving_bytes: int = DEFAULTS.memory_floor_bytes
+    shm_bytes: int = 0
+    """Bound of the `/dev/shm` of a container; 0: half of the node's memory, as for a unit of systemd."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedImage:
+    """`name` as it was asked for; `identity` says which content, the same on every node of the gang."""
+
+    name: str
+    identity: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +100,5 @@ class RankSpec:
     log_cap_bytes: int = 128 << 20
     secrets: dict[str, str] = field(default_factory=dict)
     memory: MemoryNeed = field(default_factory=MemoryNeed)
+    image: PinnedImage | None = None
+    """With the runtime `docker` only."""

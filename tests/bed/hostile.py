@@ -164,5 +164,19 @@ def lines(*texts: str) -> None:
     os.write(2, b"on stderr\n")
 
 
+def echo(*words: str) -> None:
+    say("argv", list(words))
+    wait()
+
+
+def babbles() -> None:
+    """It never stops talking, and stands still when nobody reads."""
+    say("ready")
+    line = b"x" * 100 + b"\n"
+    while True:
+        os.write(1, line * 100)
+        time.sleep(0.005)
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

@@ -75,6 +75,7 @@ class Bed:
     nodes: int = 2
     programs: Programs = field(default_factory=Programs)
     daemons: set[Daemon] = field(default_factory=set)
+    more_env: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPARKD_", "XDG_"))}
@@ -84,6 +85,7 @@ class Bed:
             "SPARKD_CONFIG_DIR": str(self.folder / "config"),
             "SPARKD_ENGINE": str(self.engine),
             "SPARKD_MODELS": str(self.models),
+            **self.more_env,
         }
         self.paths = find_paths(self.env)
 
@@ -110,12 +112,12 @@ class Bed:
             os.kill(daemon.pid, signal.SIGKILL)
         until(lambda: not any(map(is_alive, daemons)), "killed daemons to be gone")
 
-    def up(self, name: str, *sets: str) -> "Deployment":
+    def up(self, name: str, *sets: str, image: str | None = None) -> "Deployment":
         """Ask for the tiny profile under a name, on a port of its own, with hardly any back-off."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         asked = (f"api.port={port}", "restart.backoff_s=0.01", *sets)
-        intent = resolve(load_profile("tiny"), sets=asked).intent
+        intent = resolve(load_profile("tiny"), sets=asked, image=image).intent
         deployment = Deployment(self, name)
         self.client.up(name, intent)
         return deployment
@@ -139,9 +141,15 @@ class Bed:
 
 @contextmanager
 def local_bed(
-    folder: Path, engine: Path, models: Path, nodes: int = 2, programs: Programs | None = None
+    folder: Path,
+    engine: Path,
+    models: Path,
+    nodes: int = 2,
+    programs: Programs | None = None,
+    *,
+    more_env: dict[str, str] | None = None,
 ) -> Iterator[Bed]:
-    bed = Bed(folder, engine, models, nodes, programs or Programs())
+    bed = Bed(folder, engine, models, nodes, programs or Programs(), more_env=more_env or {})
     bed.start()
     try:
         yield bed

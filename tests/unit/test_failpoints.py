@@ -12,13 +12,14 @@ from sparkd.failpoints import FailpointError, passed, read
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "failpoints.md"
-RUNTIMES = [ROOT / "agents" / "sparkd_agent" / "runtime" / name for name in ("process.py", "systemd.py")]
+NAMES = ("process.py", "systemd.py", "docker.py")
+RUNTIMES = [ROOT / "agents" / "sparkd_agent" / "runtime" / name for name in NAMES]
 
 
 def in_the_code() -> list[str]:
     """Of the runtimes one is looked at: each starts a shim in the same steps, so they have the same names."""
-    one, other = (sorted(points(path), key=place) for path in RUNTIMES)
-    assert one == other
+    one, *more = (sorted(points(path), key=place) for path in RUNTIMES)
+    assert all(other == one for other in more)
     others = [
         name
         for folder in (ROOT / "sparkd", ROOT / "agents")

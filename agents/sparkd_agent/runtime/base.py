@@ -75,6 +75,21 @@ def make_launch(
     return Launch(argv=command + spec.args, env=env, cwd=cwd, account=account)
 
 
+def make_inner_launch(
+    spec: RankSpec, *, rank_env: Mapping[str, str], account: Account | None = None
+) -> Launch:
+    """What an image adds to: its own environment comes below this one, its command before these arguments.
+
+    Nothing of the node's own environment is in it; what is empty takes away what the image sets. A home of
+    the node means nothing to an image, so HOME is left to the runtime; the user's names stay, for libraries
+    that ask for them.
+    """
+    own = {} if account is None else {"USER": account.name, "LOGNAME": account.name}
+    of_node = {name: value for name, value in rank_env.items() if diverts(name) is None}
+    env = {**own, **of_node, **spec.env, **spec.secrets, RANK_VARIABLE: spec.name}
+    return Launch(argv=spec.args, env=env, cwd="", account=account)
+
+
 @dataclass(frozen=True, slots=True)
 class RankHandle:
     """One rank as its runtime knows it; plain data, so that a ledger can keep it.

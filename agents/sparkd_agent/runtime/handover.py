@@ -42,14 +42,23 @@ def make_folder(ranks: Path, spec: RankSpec) -> RankFolder:
     return folder
 
 
-def shim_words(spec_fd: int, name: str) -> list[str]:
-    return [sys.executable, "-I", "-S", str(SHIM), str(spec_fd), name]
+def shim_words(spec_fd: int, name: str, python: str = sys.executable) -> list[str]:
+    return [python, "-I", "-S", str(SHIM), str(spec_fd), name]
 
 
 def shim_spec(
-    folder: RankFolder, spec: RankSpec, launch: Launch, limits: Defaults, *, folder_fd: int | None
+    folder: RankFolder,
+    spec: RankSpec,
+    launch: Launch,
+    limits: Defaults,
+    *,
+    folder_fd: int | None,
+    in_unit: bool = False,
 ) -> bytes:
-    """`folder_fd`: the descriptor in the shim that has the folder's lock; None: the shim is a unit's."""
+    """`folder_fd`: the descriptor in the shim that has the folder's lock; None: it takes the lock itself.
+
+    `in_unit`: the shim is a unit of systemd, and makes a control group for the rank below its own.
+    """
     # json, not msgspec: bytes that are no UTF-8 travel as lone surrogates.
     account = launch.account
     segments = max(2, min(limits.log_segments, spec.log_cap_bytes // limits.log_segment_bytes))
@@ -57,7 +66,7 @@ def shim_spec(
         "name": spec.name,
         "folder": str(folder.path.absolute()),
         "folder_fd": folder_fd,
-        "unit": folder_fd is None,
+        "unit": in_unit,
         "argv": launch.argv,
         "env": {
             **launch.env,
@@ -94,7 +103,12 @@ async def shim_answer(folder: RankFolder, answer: int, patience_s: float) -> Ran
         raise RankNotStarted(f"{folder.name}: its shim gave no sign of life for {patience_s:.0f} s") from None
     finally:
         loop.remove_reader(answer)
-    error = _error_of(os.read(answer, 1 << 16))
+    return started(folder, os.read(answer, 1 << 16))
+
+
+def started(folder: RankFolder, answer: bytes) -> RankHandle:
+    """What the shim's answer means. Raises RankNotStarted for one that tells of a failure, or is empty."""
+    error = _error_of(answer)
     if error is not None:
         raise RankNotStarted(f"{folder.name}: its shim failed: {error or _last_line(folder)}")
     return folder.handle()

@@ -77,7 +77,8 @@ class ProcessRuntime:
             path for path in sorted(self._ranks.iterdir()) if parse_rank_name(path.name) and path.is_dir()
         )
         folders = map(RankFolder, paths)
-        return [recorded(folder) for folder in folders if not folder.unit.exists()]
+        others = (folder for folder in folders if not (folder.unit.exists() or folder.container.exists()))
+        return [recorded(folder) for folder in others]
 
     async def stop(self, handle: RankHandle) -> None:
         if handle.shim is not None and handle.boot == self._procfs.boot_id():

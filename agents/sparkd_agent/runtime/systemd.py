@@ -133,7 +133,7 @@ class SystemdRuntime:
             environment=((FAILPOINTS, armed),) if armed else (),
         )
         with ExitStack() as ours, ExitStack() as kept:
-            spec_fd = spec_file(shim_spec(folder, spec, launch, self._limits, folder_fd=None))
+            spec_fd = spec_file(shim_spec(folder, spec, launch, self._limits, folder_fd=None, in_unit=True))
             kept.callback(os.close, spec_fd)
             answer_read, answer_write = os.pipe2(os.O_CLOEXEC)
             kept.callback(os.close, answer_read)

@@ -1,0 +1,223 @@
+"""Images of a Docker engine: which content a name stands for, and what is in it.
+
+Nothing is pulled, and nothing runs but one short script of sparkd's own, once for each content: without a
+network, without a GPU, on a file system that cannot be written.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from sparkd.errors import DockerRefused, ImageUnusable
+from sparkd.records.defaults import DEFAULTS, Defaults
+from sparkd.records.image import ImageFacts, ImageReport
+from sparkd_agent.config import ENGINE_MODULE, PRESENT, AgentConfig
+from sparkd_agent.runtime.container import with_entrypoint
+from sparkd_agent.runtime.docker_api import DockerApi
+
+LABEL_LOOK: Final = "sparkd.look"
+PYTHONS: Final = ("python3", "python")
+COMMAND: Final = (PYTHONS[0], *ENGINE_MODULE)
+"""How vLLM is started in an image: by the python that its PATH finds first."""
+_CONFIG: Final = ("Cmd", "Entrypoint", "Env", "User", "WorkingDir")
+"""What of an image's configuration says how its content is run. Left out: dates, comments, who built it."""
+_FACTS_FORMAT: Final = 1
+
+LOOK: Final = """
+import json, os, sys
+from importlib import metadata
+def version(name):
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+def commit():
+    try:
+        text = metadata.distribution("vllm").read_text("direct_url.json")
+        return json.loads(text or "{}").get("vcs_info", {}).get("commit_id")
+    except metadata.PackageNotFoundError:
+        return None
+names = sorted({d.metadata["Name"] or "" for d in metadata.distributions()})
+nccl = [n for n in names if n.startswith("nvidia-nccl")]
+sys.stdout.write(json.dumps({
+    "python": ".".join(map(str, sys.version_info[:3])), "machine": os.uname().machine,
+    "vllm": version("vllm"), "vllm_commit": commit(), "torch": version("torch"),
+    "nccl": version(nccl[0]) if nccl else None, "uid": os.getuid(), "gid": os.getgid(),
+}))
+"""
+"""Run by the image's own python, as the image's own user. vLLM is not imported: that takes 10 s and a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    name: str
+    id: str
+    """The engine's own; two engines may have other ones for the same content."""
+    identity: str
+    entrypoint: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def identity_of(inspected: Mapping[str, Any]) -> str:
+    """Twelve hex digits over the layers' content and how it is run, whichever store or build made it."""
+    config = inspected.get("Config") or {}
+    same = {
+        "layers": inspected["RootFS"].get("Layers") or [],
+        "platform": [inspected.get("Os"), inspected.get("Architecture")],
+        # Stores differ in whether what is empty is null, left out, or an empty text or list.
+        "config": {key: config[key] for key in _CONFIG if config.get(key)},
+    }
+    return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:12]
+
+
+class Images:
+    """`allow`: `present`, or the names that may run. All calls block. `cache` keeps facts by identity."""
+
+    def __init__(
+        self,
+        api: DockerApi,
+        cache: Path,
+        allow: str | tuple[str, ...] = PRESENT,
+        limits: Defaults = DEFAULTS,
+    ) -> None:
+        self._api = api
+        self._cache = cache
+        self._allow = allow
+        self._limits = limits
+
+    def find(self, name: str) -> Image:
+        """Raises ImageUnusable for one that is not there or not allowed, DockerUnreachable, DockerRefused."""
+        if self._allow != PRESENT and name not in self._allow:
+            raise ImageUnusable(
+                f"image {name} is not among those that this node allows: docker.images in its agent.toml"
+            )
+        try:
+            return _image(name, self._api.ask("GET", f"/images/{name}/json"))
+        except DockerRefused as error:
+            if error.status != 404:
+                raise
+            raise ImageUnusable(
+                f"image {name} is not on this node: `docker pull` or `docker load` it there"
+            ) from error
+
+    def pinned(self, name: str, identity: str) -> Image:
+        """The image of this very content, also if the name has moved on since. Raises as `find`."""
+        image = self.find(name)
+        if image.identity == identity:
+            return image
+        for row in self._api.ask("GET", "/images/json"):
+            with contextlib.suppress(DockerRefused):  # removed meanwhile
+                other = _image(name, self._api.ask("GET", f"/images/{row['Id']}/json"))
+                if other.identity == identity:
+                    return other
+        raise ImageUnusable(
+            f"image {name} is no longer what was planned ({identity}; now {image.identity}): start it "
+            "again to take it as it is now"
+        )
+
+    def names(self) -> tuple[str, ...]:
+        """Every name of an image that is here and allowed."""
+        rows = self._api.ask("GET", "/images/json")
+        names = {tag for row in rows for tag in row.get("RepoTags") or () if tag != "<none>:<none>"}
+        return tuple(sorted(n for n in names if self._allow == PRESENT or n in self._allow))
+
+    def report(self, name: str) -> ImageReport:
+        """What a plan needs to know of it. Raises as `find`."""
+        image = self.find(name)
+        return ImageReport(
+            name, image.identity, self.facts(image), with_entrypoint(image.entrypoint, COMMAND)
+        )
+
+    def facts(self, image: Image) -> ImageFacts:
+        """From the cache, else by a container that lives for a moment. Raises as `find`."""
+        file = self._cache / f"{image.identity}.json"
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
+            if kept.format == _FACTS_FORMAT:
+                return kept.facts
+        facts = self._look(image)
+        with contextlib.suppress(OSError):  # it is looked at again then
+            self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+            half = file.with_suffix(".tmp")
+            half.write_bytes(msgspec.json.encode(_Kept(_FACTS_FORMAT, facts)))
+            half.replace(file)
+        return facts
+
+    def _look(self, image: Image) -> ImageFacts:
+        why = ""
+        for python in PYTHONS:
+            try:
+                said = self._run(image, [python, "-I", "-c", LOOK])
+                return msgspec.json.decode(said, type=ImageFacts)
+            except DockerRefused as error:
+                why = str(error)
+            except msgspec.MsgspecError:
+                why = f"its {python} answered nothing that can be read"
+        raise ImageUnusable(f"image {image.name} has no python that runs: {why}")
+
+    def _run(self, image: Image, command: list[str]) -> bytes:
+        """Its standard output. The container is removed, also if it does not end in time."""
+        deadline = time.monotonic() + self._limits.image_facts_s
+        body = {
+            "Image": image.id,
+            "Entrypoint": command,
+            "Cmd": [],
+            "Labels": {LABEL_LOOK: image.identity},
+            "AttachStdout": True,
+            "AttachStderr": True,
+            "Healthcheck": {"Test": ["NONE"]},
+            "HostConfig": {
+                "NetworkMode": "none",
+                "ReadonlyRootfs": True,
+                "CapDrop": ["ALL"],
+                "SecurityOpt": ["no-new-privileges:true"],
+                "PidsLimit": 64,
+                "LogConfig": {"Type": "none", "Config": {}},
+            },
+        }
+        container = self._api.ask("POST", "/containers/create", body)["Id"]
+        try:
+            attached = self._api.attach(container)
+            try:
+                self._api.ask("POST", f"/containers/{container}/start")
+                said = attached.first_word(deadline - time.monotonic())
+            finally:
+                attached.close()
+            if said is None:
+                raise DockerRefused(f"no answer within {self._limits.image_facts_s:.0f} s")
+            if not said:
+                last = attached.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+                raise DockerRefused(last or "it said nothing")
+            return said
+        finally:
+            self._api.ask("DELETE", f"/containers/{container}", query={"force": "true", "v": "true"})
+
+
+def images_of(config: AgentConfig) -> Images:
+    return Images(DockerApi(config.docker.socket), config.state / "images", config.docker.images)
+
+
+class _Kept(msgspec.Struct):
+    format: int
+    facts: ImageFacts
+
+
+def _image(name: str, inspected: Mapping[str, Any]) -> Image:
+    config = inspected.get("Config") or {}
+    entrypoint = config.get("Entrypoint") or ()
+    pairs = (entry.partition("=") for entry in config.get("Env") or ())
+    return Image(
+        name=name,
+        id=str(inspected["Id"]),
+        identity=identity_of(inspected),
+        entrypoint=tuple(map(os.fspath, entrypoint)),
+        environment={key: value for key, _, value in pairs},
+    )

@@ -1,0 +1,121 @@
+"""A local set whose ranks are containers: up, falls, adoption, down. Stand-ins for vLLM, a real engine."""
+
+import itertools
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bed.local_set import Bed, Deployment, all_gone, ask, local_bed, until
+from tests.bed.stand_in import configure, make_stand_in
+from tests.bed.stream import Stream
+from tests.docker.conftest import BED, IMAGE, NOTHING
+from tests.docker.engine import DockerEngine
+
+_COUNT = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def shared_bed(
+    shared_engine: DockerEngine, stand_in_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bed]:
+    folder = tmp_path_factory.mktemp("set")
+    models = folder / "models"
+    (models / "tiny").mkdir(parents=True)
+    (models / "tiny" / "config.json").write_text("{}")
+    env = {
+        "DOCKER_HOST": f"unix://{shared_engine.socket}",
+        "SPARKD_MODELS": f"{models}:{BED}:{stand_in_folder}",
+    }
+    with local_bed(folder, make_stand_in(folder / "engine"), models, more_env=env) as bed:
+        yield bed
+
+
+@pytest.fixture
+def bed(shared_bed: Bed, stand_in_folder: Path, engine: DockerEngine) -> Iterator[Bed]:
+    """Whatever the test deployed is down afterwards, and nothing of it is left in the engine."""
+    configure(stand_in_folder, EXIT_DELAY_S=None, STEP_S=None)
+    shared_bed.start()
+    yield shared_bed
+    shared_bed.start()
+    for one in shared_bed.client.status().deployments:
+        if one.phase not in ("stopped", "failed"):
+            stopped = Deployment(shared_bed, one.name).down()
+            assert not stopped.left_on
+    until(lambda: not engine.containers(), "the containers to be removed")
+
+
+@pytest.fixture
+def name() -> str:
+    return f"box{next(_COUNT)}"
+
+
+def names(engine: DockerEngine) -> set[str]:
+    return {row["Names"][0].lstrip("/") for row in engine.containers() if row["State"] == "running"}
+
+
+def test_two_containers_serve_and_a_killed_worker_makes_two_new_ones(
+    bed: Bed, engine: DockerEngine, name: str
+) -> None:
+    deployment = bed.up(name, image=IMAGE)
+    before = deployment.ready()
+    assert names(engine) == {deployment.rank_name(0), deployment.rank_name(1)}
+    assert ask(deployment, "12 x 7") == "84"
+    alive = deployment.all_processes()
+    assert alive
+    os.kill(deployment.process(1, "VLLM::Worker").pid, signal.SIGKILL)
+    after = deployment.ready(generation=before.generation + 1)
+    all_gone(alive)
+    assert after.falls == 1
+    assert names(engine) == {deployment.rank_name(0), deployment.rank_name(1)}
+    # Without a word of an image the deployment keeps its own.
+    deployment.down()
+    bed.up(name)
+    deployment.ready(generation=after.generation + 1)
+    assert names(engine) == {deployment.rank_name(0), deployment.rank_name(1)}
+
+
+def test_all_daemons_and_the_engine_are_killed_while_a_completion_streams(
+    bed: Bed, engine: DockerEngine, stand_in_folder: Path, name: str
+) -> None:
+    configure(stand_in_folder, STEP_S=0.02)
+    deployment = bed.up(name, image=IMAGE)
+    before = deployment.ready()
+    alive = deployment.all_processes()
+    stream = Stream(deployment, tokens=500)
+    bed.kill(*bed.local.daemons)
+    engine.kill()
+    seen = stream.tokens
+    until(lambda: stream.tokens > seen + 10, "tokens while nothing else is there")
+    bed.start()
+    after = deployment.ready()
+    assert (after.generation, after.falls) == (before.generation, before.falls)
+    assert [rank.pid for rank in after.ranks] == [rank.pid for rank in before.ranks]
+    engine.start()
+    configure(stand_in_folder, STEP_S=None)
+    assert stream.rest() == 500
+    assert deployment.all_processes() == alive
+
+
+def test_an_image_that_is_not_there(bed: Bed, name: str) -> None:
+    deployment = bed.up(name, image="sparkd-tests/absent:1")
+    failed = deployment.until("failed")
+    assert [(one.id, one.severity.value) for one in failed.verdicts] == [("IMAGE_MISSING", "block")] * 2
+    assert "docker pull" in failed.verdicts[0].evidence
+
+
+def test_an_image_without_an_engine(bed: Bed, name: str) -> None:
+    failed = bed.up(name, image=NOTHING).until("failed")
+    assert "has no python that runs" in failed.reason
+
+
+def test_an_engine_that_is_away_is_told_before_anything_is_started(
+    bed: Bed, engine: DockerEngine, name: str
+) -> None:
+    engine.stop()
+    failed = bed.up(name, image=IMAGE).until("failed")
+    engine.start()
+    assert {one.id for one in failed.verdicts} == {"DOCKER_DOWN"}
+    assert "systemctl" in failed.verdicts[0].remedy

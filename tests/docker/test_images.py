@@ -1,0 +1,89 @@
+"""Images in a real engine: which content a name stands for, what is in it, and what may not run."""
+
+from pathlib import Path
+
+import pytest
+
+from sparkd.errors import DockerRefused, DockerUnreachable, ImageUnusable
+from sparkd_agent.runtime.docker_api import DockerApi
+from sparkd_agent.runtime.images import COMMAND, Images
+from tests.bed.stand_in import VERSION
+from tests.docker.conftest import IMAGE, NOTHING
+from tests.docker.engine import DockerEngine
+
+
+@pytest.fixture
+def images(engine: DockerEngine, tmp_path: Path) -> Images:
+    return Images(engine.api, tmp_path / "images")
+
+
+def test_what_is_in_an_image_is_read_once(images: Images, engine: DockerEngine, tmp_path: Path) -> None:
+    report = images.report(IMAGE)
+    assert (report.facts.vllm, report.facts.torch, report.facts.uid) == (VERSION, None, 0)
+    assert report.facts.python.startswith("3.")
+    assert report.command == COMMAND
+    # No engine could run anything now.
+    unable = Images(engine.api, tmp_path / "images")
+    (tmp_path / "images" / f"{report.identity}.json").write_bytes(
+        (tmp_path / "images" / f"{report.identity}.json").read_bytes().replace(b"0.32.0", b"0.00.0")
+    )
+    assert unable.report(IMAGE).facts.vllm == "0.00.0"
+    assert engine.containers() == []
+
+
+def test_a_spoilt_note_is_made_anew(images: Images, tmp_path: Path) -> None:
+    before = images.report(IMAGE)
+    (tmp_path / "images" / f"{before.identity}.json").write_text("{")
+    assert images.report(IMAGE) == before
+
+
+def test_an_image_in_which_nothing_runs(images: Images, engine: DockerEngine) -> None:
+    with pytest.raises(ImageUnusable, match="has no python that runs"):
+        images.report(NOTHING)
+    assert engine.containers() == []
+
+
+def test_a_name_that_moves_on_is_noticed(images: Images, engine: DockerEngine) -> None:
+    moving = "sparkd-tests/moving:1"
+    engine.import_files(moving, {"one": "1"})
+    first = images.find(moving)
+    engine.docker("tag", moving, "sparkd-tests/other:1")
+    assert images.find("sparkd-tests/other:1").identity == first.identity
+    engine.import_files(moving, {"two": "2"})
+    second = images.find(moving)
+    assert second.identity != first.identity
+    assert images.pinned(moving, second.identity) == second
+    assert images.pinned(moving, first.identity).id == first.id, "what was planned is still here"
+    engine.docker("rmi", "sparkd-tests/other:1")
+    with pytest.raises(ImageUnusable, match="no longer what was planned"):
+        images.pinned(moving, first.identity)
+
+
+def test_what_is_saved_and_loaded_is_the_same(images: Images, engine: DockerEngine, tmp_path: Path) -> None:
+    name = "sparkd-tests/moved:1"
+    engine.import_files(name, {"one": "saved"}, "ENV A=b")
+    before = images.find(name)
+    engine.docker("save", "-o", str(tmp_path / "image.tar"), name)
+    engine.docker("rmi", name)
+    with pytest.raises(ImageUnusable, match=r"not on this node: `docker pull`"):
+        images.find(name)
+    engine.docker("load", "-i", str(tmp_path / "image.tar"))
+    assert images.find(name).identity == before.identity
+
+
+def test_only_what_the_node_allows(engine: DockerEngine, tmp_path: Path) -> None:
+    images = Images(engine.api, tmp_path, allow=(IMAGE, "absent:1"))
+    assert images.names() == (IMAGE,)
+    assert images.find(IMAGE).environment["FROM_IMAGE"] == "yes"
+    with pytest.raises(ImageUnusable, match=r"not among those that this node allows: docker\.images"):
+        images.find(NOTHING)
+
+
+def test_an_engine_that_is_not_there_is_told_apart_from_one_that_refuses(
+    engine: DockerEngine, tmp_path: Path
+) -> None:
+    with pytest.raises(DockerUnreachable, match="No such file"):
+        DockerApi(str(tmp_path / "nothing")).ask("GET", "/_ping")
+    with pytest.raises(DockerRefused, match="No such container") as refused:
+        engine.api.ask("POST", "/containers/absent/start")
+    assert refused.value.status == 404
