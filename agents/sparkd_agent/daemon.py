@@ -274,6 +274,8 @@ class Agent:
             ),
             logs=self._followed_lines(),
             rtt_s=rtt_s,
+            kernel=self.watch.untold_lines,
+            tails=tuple(tail for rank in self._running.values() if (tail := rank.tail()) is not None),
         )
         return report, tuple(row.seq for row in outbox)
 
@@ -283,6 +285,10 @@ class Agent:
             told = (*report.exits, *report.results)
             self._unsaved = [item for item in self._unsaved if item not in told]
         del self._events[: len(report.events)]
+        self.watch.lines_told(len(report.kernel))
+        for tail in report.tails:
+            if tail.rank in self._running:
+                self._running[tail.rank].tail_told()
         for name in given.serving:
             if name in self._running:
                 self._running[name].gang_serves()

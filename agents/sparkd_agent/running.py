@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import Final
 
 from sparkd.clock import Clock
 from sparkd.detect import progress as progress_of
@@ -11,8 +12,8 @@ from sparkd.detect.progress import ProgressSample
 from sparkd.engine.plugin import read_requests
 from sparkd.records.defaults import Defaults
 from sparkd.records.rank import RankSpec
-from sparkd.records.report import Condemned, ProbeReport, RankPhase, RankReport
-from sparkd_agent.logs import RankLog
+from sparkd.records.report import Condemned, LogChunk, ProbeReport, RankPhase, RankReport
+from sparkd_agent.logs import LogSlice, RankLog
 from sparkd_agent.mods_watch import ModsWatch
 from sparkd_agent.prober import Around, Prober
 from sparkd_agent.procfs import ProcFs
@@ -21,6 +22,9 @@ from sparkd_agent.runtime.base import RankHandle
 from sparkd_agent.shm import ShmJanitor
 from sparkd_agent.supervisor import RankSupervisor, RankView
 from sparkd_agent.usage import StoppedProcess
+
+_UNTOLD_LOOKS: Final = 4
+"""So many looks' worth of a log waits for a coordinator that does not answer; the log itself has all."""
 
 
 class RunningRank:
@@ -47,6 +51,9 @@ class RunningRank:
         self._warmed_mark = self._folder.path / "warmed"
         self._log = RankLog(self._folder.log)
         self._log_at = 0
+        self._unseen: list[str] = []
+        self._untold: list[LogSlice] = []
+        self._told_at = 0
         self._on_change = on_change
         self._supervisor = RankSupervisor(
             handle,
@@ -160,9 +167,8 @@ class RunningRank:
         view = self.view
         if view.state == "gone":
             return
-        fresh = self._log.follow(self._log_at, self._limits.report_log_bytes)
-        self._log_at = fresh.next_offset
-        lines = tuple(line.text for line in fresh.lines)
+        self._read()
+        lines, self._unseen = tuple(self._unseen), []
         sample = ProgressSample(
             lines=lines,
             read_bytes=max(view.read_bytes, view.rchar_bytes),
@@ -176,6 +182,34 @@ class RunningRank:
         loaded = self._progress.phase in {"warming", "serving"}
         if loaded and self._mods.judge(self._supervisor.model_processes(), self._clock.now().mono):
             self._on_change(self)
+
+    def _read(self) -> None:
+        fresh = self._log.follow(self._log_at, self._limits.report_log_bytes)
+        self._log_at = fresh.next_offset
+        if fresh.data:
+            self._untold = [*self._untold, fresh][-_UNTOLD_LOOKS:]
+            self._unseen += [line.text for line in fresh.lines]
+
+    def tail(self) -> LogChunk | None:
+        """What it wrote that no coordinator has acknowledged yet; of a flood the newest part."""
+        if self.view.fell is not None:
+            self._read()  # its last words: it is gone before the next look
+        if not self._untold:
+            return None
+        kept: list[LogSlice] = []
+        bytes_ = 0
+        for piece in reversed(self._untold):
+            bytes_ += len(piece.data)
+            if kept and bytes_ > self._limits.report_log_bytes:
+                break
+            kept.append(piece)
+        text = b"".join(piece.data for piece in reversed(kept)).decode(errors="replace")
+        self._told_at = self._untold[-1].next_offset
+        return LogChunk(self.view.name, kept[-1].offset, text)
+
+    def tail_told(self) -> None:
+        """The coordinator has what `tail` gave last."""
+        self._untold = [piece for piece in self._untold if piece.offset >= self._told_at]
 
     def report(self) -> RankReport:
         view, progress = self.view, self._progress

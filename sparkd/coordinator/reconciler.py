@@ -5,12 +5,14 @@ import contextlib
 import logging
 import sqlite3
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 from sparkd.clock import Clock, Instant
 from sparkd.coordinator import view
+from sparkd.coordinator.blackbox import BlackBox
 from sparkd.coordinator.events import EventLog
+from sparkd.coordinator.incidents import IncidentFiles, write_up
 from sparkd.coordinator.keys import VARIABLE as API_KEY_VARIABLE
 from sparkd.coordinator.keys import KeyRing
 from sparkd.coordinator.pulse import SendPulse, send_pulse
@@ -20,10 +22,12 @@ from sparkd.failpoints import passed
 from sparkd.fleet import machine, members
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Commands, ErrandDone, Fleet, NodeSaid, Superseded, Told
+from sparkd.gang.record import GangRecord
 from sparkd.gang.state import PendingTask, PulseEndpoint, Say, WriteIncident
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.document import Document, Follow, Revision
 from sparkd.records.event import Event
+from sparkd.records.incident import Incident
 from sparkd.records.intent import Intent
 from sparkd.records.rank import Probe
 from sparkd.records.report import Caller, Hello, LogChunk, Report, ReportAnswer, TaskResult, Welcome
@@ -54,6 +58,7 @@ class Reconciler:
         on_superseded: Callable[[str], None] = lambda _: None,
         pulse: SendPulse = send_pulse,
         certificates: Mapping[str, Verdict] | None = None,
+        incident_files: IncidentFiles | None = None,
     ) -> None:
         """`certificates`: what is wrong with those of nodes, by node id, as it comes and goes."""
         self.fleet = fleet
@@ -73,6 +78,9 @@ class Reconciler:
         self._certificates = {} if certificates is None else certificates
         self._closing = False
         self._ticked_at = clock.now().mono
+        self._box = BlackBox(limits)
+        self._incident_files = incident_files
+        self._incomplete: dict[tuple[str, int], tuple[WriteIncident, GangRecord, float]] = {}
 
     # Agents.
 
@@ -80,6 +88,10 @@ class Reconciler:
         return self._apply(lambda fleet, now: machine.hello(fleet, hello, now, self._limits))
 
     def report(self, report: Report) -> ReportAnswer:
+        node = self.fleet.nodes.get(report.caller.node)
+        if node is not None:
+            # First: what it tells of a fall belongs into the incident that it begins.
+            self._box.take(node, report, self._clock.now())
         answer = self._apply(lambda fleet, now: machine.report(fleet, report, now, self._limits))
         for chunk in report.logs:
             for queue in self._log_readers.get(chunk.rank, ()):
@@ -209,6 +221,7 @@ class Reconciler:
             try:
                 self._apply(lambda fleet, now: (*machine.tick(fleet, now, self._limits), None))
                 self._look_after_storage()
+                self._complete_incidents()
             except Unavailable as error:
                 log.error("%s", error)  # noqa: TRY400 - the story is in the error; a trace adds nothing
             self._ticked_at = self._clock.now().mono
@@ -233,6 +246,24 @@ class Reconciler:
             self._store.check()
             self.storage_error = None
             log.info("the database can be written again")
+
+    def _complete_incidents(self) -> None:
+        """Exits, last lines and samples of the moment of a fall come after the news of it."""
+        now = self._clock.now()
+        for key, (incident, record, due) in list(self._incomplete.items()):
+            if now.mono < due:
+                continue
+            del self._incomplete[key]
+            told = write_up(incident, record, self.fleet, box=self._box, events=self.events, now=now)
+            changes = Changes(incidents=((*key, told),))
+            with contextlib.suppress(sqlite3.Error):  # what was written at once is still there
+                self._store.commit(changes)
+                self._file_incidents(changes)
+
+    def _file_incidents(self, changes: Changes) -> None:
+        if self._incident_files is not None:
+            for name, generation, incident in changes.incidents:
+                self._incident_files.write(name, generation, incident)
 
     def close(self) -> None:
         """Answer every waiting poll and end every stream."""
@@ -294,14 +325,21 @@ class Reconciler:
             if gang.record.serial > 0 and (name not in old.gangs or old.gangs[name].record is not gang.record)
         )
         events: list[Event] = []
-        incidents: list[tuple[str, int, dict[str, Any]]] = []
+        incidents: list[tuple[str, int, Incident]] = []
         for command in commands:
             match command:
                 case Told(deployment, generation, Say() as said):
                     events.append(self._event(new, now, said, deployment, generation))
                 case Told(deployment, generation, WriteIncident() as incident):
-                    body = {"at": now.wall, "generation": generation, **asdict(incident)}
-                    incidents.append((deployment, generation, body))
+                    told = write_up(
+                        incident,
+                        new.gangs[deployment].record,
+                        new,
+                        box=self._box,
+                        events=self.events,
+                        now=now,
+                    )
+                    incidents.append((deployment, generation, told))
                 case NodeSaid(node, reason, from_, to, kind):
                     name = new.nodes[node].name if node in new.nodes else (node or None)
                     said = Say(kind, reason, name, None, from_, to)
@@ -337,6 +375,7 @@ class Reconciler:
             log.info("%s%s %s: %s", f"{where} " if where else "", event.kind + step, event.id, event.reason)
         if changes.events:
             self.events.append(changes.events)
+        self._file_incidents(changes)
         for command in commands:
             if isinstance(command, ErrandDone):
                 future = self._errands.get(command.result.id)

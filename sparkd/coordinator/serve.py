@@ -17,6 +17,7 @@ from sparkd.clock import SystemClock
 from sparkd.coordinator.agent_api import agent_app
 from sparkd.coordinator.app import rest_app
 from sparkd.coordinator.guard import Guard, rest_gate, shared_token_gate
+from sparkd.coordinator.incidents import IncidentFiles
 from sparkd.coordinator.keys import KeyRing
 from sparkd.coordinator.listen import (
     allow_descriptors,
@@ -189,6 +190,7 @@ async def _serve(
         limits=limits,
         on_superseded=on_superseded,
         certificates=secure.entrance.verdicts if secure else None,
+        incident_files=IncidentFiles(state_dir / "incidents"),
     )
     log.info("term %d, instance %s, %d deployments", fleet.term, fleet.instance, len(fleet.gangs))
     if opened.lost is not None:

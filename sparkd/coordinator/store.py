@@ -20,6 +20,7 @@ from sparkd.failpoints import passed
 from sparkd.gang.record import GangRecord
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.event import Event
+from sparkd.records.incident import Incident
 
 VERSION: Final = 1
 _SCHEMA: Final = """
@@ -41,7 +42,7 @@ class Changes:
 
     records: tuple[GangRecord, ...] = ()
     events: tuple[Event, ...] = ()
-    incidents: tuple[tuple[str, int, dict[str, Any]], ...] = ()
+    incidents: tuple[tuple[str, int, Incident], ...] = ()
     life: tuple[int, str] | None = None
     """A higher term that this instance took while it ran."""
     drained: frozenset[str] | None = None

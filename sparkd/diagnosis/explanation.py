@@ -1,5 +1,6 @@
 """One explanation out of all findings: the cause, what followed from it, and what is not known."""
 
+from dataclasses import replace
 from typing import Final
 
 from sparkd.diagnosis.catalogue import KINDS, Judged, catalogue, judge
@@ -10,6 +11,8 @@ from sparkd.diagnosis.rule import Found, Kind
 from sparkd.engine.phrases import telling_lines
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.explanation import Cause, Explanation, Secondary
+from sparkd.records.fall import Fall
+from sparkd.records.verdict import Verdict
 
 FAILED: Final = (
     "Engine core initialization failed",
@@ -20,6 +23,8 @@ FAILED: Final = (
 """What vLLM says when it gives up, whatever the reason."""
 UNKNOWN: Final = "UNKNOWN"
 
+_BARE: Final = (None, "PROCESS_KILLED")
+"""Causes that say no more than that something ended."""
 _MOMENTS: Final[dict[Kind, int]] = {
     "end": DEATH,
     "exit": DEATH,
@@ -51,6 +56,7 @@ def explain(evidence: Evidence) -> Explanation:
         verdicts=tuple(one.verdict for one in (told, *beside, *states)),
         lines=telling_lines([line.text for line in evidence.lines]) if unknown else (),
         not_known=tuple(_not_known(told, beside)),
+        prevents=told.rule.prevents,
     )
 
 
@@ -90,12 +96,14 @@ def _unknown(evidence: Evidence) -> list[Judged]:
     return [Judged(catalogue()[UNKNOWN], found) for found in founds]
 
 
+def _gaps(id_: str) -> list[str]:
+    if id_ == UNKNOWN:
+        return ["why it ended: none of the known causes fits what is left"]
+    return ["who sent SIGKILL: nothing that is left says so"] if id_ == "PROCESS_KILLED" else []
+
+
 def _not_known(told: Judged, beside: list[Judged]) -> list[str]:
-    gaps = []
-    if told.rule.id == UNKNOWN:
-        gaps.append("why it ended: none of the known causes fits what is left")
-    if told.rule.id == "PROCESS_KILLED":
-        gaps.append("who sent SIGKILL: nothing that is left says so")
+    gaps = _gaps(told.rule.id)
     if told.found.at is None:
         gaps.append("when it happened: its log has no times")
     gaps += [
@@ -103,3 +111,24 @@ def _not_known(told: Judged, beside: list[Judged]) -> list[str]:
         for one in beside
     ]
     return gaps
+
+
+def of_fall(seen: Explanation, fall: Fall, verdicts: tuple[Verdict, ...]) -> Explanation:
+    """What the evidence says of a fall that the gang has judged already: the gang names the rank, and the
+    evidence may say more of its cause, such as a line of its node's kernel.
+    """
+    cause = Cause(fall.cause or UNKNOWN, fall.rank, fall.node, fall.reason)
+    other = seen.cause if seen.cause is not None and seen.cause.id != UNKNOWN else None
+    if other is not None and not fall.judged and fall.cause in _BARE and other.node == fall.node:
+        cause, other = replace(other, rank=fall.rank), None
+    followed = [] if other is None else [Secondary(other.id, other.rank, other.node, other.evidence)]
+    followed += seen.secondary
+    known = {verdict.id for verdict in verdicts}
+    return Explanation(
+        cause,
+        tuple(one for one in followed if (one.id, one.rank) != (cause.id, cause.rank)),
+        (*verdicts, *(verdict for verdict in seen.verdicts if verdict.id not in known)),
+        fall.lines if cause.id == UNKNOWN else (),
+        tuple(_gaps(cause.id)),
+        rule.prevents if (rule := catalogue().get(cause.id)) is not None else (),
+    )

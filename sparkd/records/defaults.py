@@ -103,6 +103,20 @@ class Defaults:
     stopped_state_s: float = 10.0
     """A process in state T for so long after loading is a verdict of its own."""
     compile_excuse_s: float = 600.0
+    blackbox_s: float = 900.0
+    """So much of every node that has ranks is kept at the coordinator, for incidents of nodes that froze."""
+    blackbox_idle_s: float = 60.0
+    """The same of a node without ranks: 1,000 of them must not take the coordinator's memory."""
+    blackbox_log_bytes: int = 4 * MIB
+    """Of each rank's log."""
+    blackbox_lines: int = 1000
+    """Kernel lines, and acts of an agent, of a node."""
+    incident_complete_s: float = 4.0
+    """After the news of a fall come its exits, last lines and samples."""
+    incident_files: int = 500
+    timeline_s: float = 300.0
+    timeline_sample_s: float = 10.0
+    timeline_entries: int = 200
     cause_window_s: float = 5.0
     """A death so close to another failure is told as its cause (design §8)."""
     last_words_s: float = 0.5

@@ -1,6 +1,6 @@
 """Why something fell, for people and for `explain -o json` (design §11)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sparkd.records.verdict import Verdict
 
@@ -33,6 +33,8 @@ class Explanation:
     secondary: tuple[Secondary, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     """Of the cause first, then of those that came in the same moment, then what else is wrong."""
-    lines: tuple[str, ...] = field(default=())
+    lines: tuple[str, ...] = ()
     """The most telling lines, where the cause is not known."""
     not_known: tuple[str, ...] = ()
+    prevents: tuple[str, ...] = ()
+    """`KEY=VALUE` for `--set`."""

@@ -242,6 +242,10 @@ class Report:
     """MemAvailable when last no rank existed on the node, in this boot; None when that is not known."""
     dropped: int = 0
     """Entries the bounded queue lost since the last acknowledged report."""
+    kernel: tuple[str, ...] = ()
+    """Telling lines of the kernel's log since the last report that was acknowledged."""
+    tails: tuple[LogChunk, ...] = ()
+    """What ranks wrote since then, unasked: of a node that freezes nothing can be asked later."""
 
 
 @dataclass(frozen=True, slots=True)

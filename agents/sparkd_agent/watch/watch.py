@@ -115,6 +115,8 @@ class Watch:
         self._node: tuple[Verdict, ...] = ()
         self._stale: tuple[Verdict, ...] = ()
         self._lines: tuple[str, ...] = ()
+        self.untold_lines: tuple[str, ...] = ()
+        """Of the kernel's log, for the coordinator."""
         self._evicting: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -148,6 +150,10 @@ class Watch:
             self.look()
         return self.sample
 
+    def lines_told(self, count: int) -> None:
+        """The coordinator has the first `count` of the untold ones."""
+        self.untold_lines = self.untold_lines[count:]
+
     def _pause(self) -> float:
         if self._rank is None and self._thrash.grade == "calm":
             return self._limits.watch_idle_s
@@ -158,6 +164,7 @@ class Watch:
         now = self.looked_at = self._clock.now().mono
         self._look = self._sampler.look(now)
         self._lines = (*self._lines, *self._sampler.lines)[-_LINES_KEPT:]
+        self.untold_lines = (*self.untold_lines, *self._sampler.lines)[-_LINES_KEPT:]
         rank = self._acts.watched()
         if (rank.name if rank else None) != self._rank:
             self._begin(rank)

@@ -1,0 +1,60 @@
+"""How explanations and incidents look: pure functions from records to lines."""
+
+from collections.abc import Sequence
+
+from sparkd.cli.output import Paint, clock_text, exit_text, verdict_lines
+from sparkd.records.explanation import Explanation
+from sparkd.records.incident import Entry, Incident
+from sparkd.records.status import ExitStatus
+
+
+def explanation_lines(told: Explanation, paint: Paint, indent: str = "") -> list[str]:
+    """One sentence, then what supports it, what followed, what is not known, and what prevents it."""
+    if told.cause is None:
+        lines = ["nothing here tells of a fall"]
+    else:
+        title = told.verdicts[0].title if told.verdicts else told.cause.evidence
+        lines = [f"{_at(told.cause.rank, told.cause.node)}{title} ({told.cause.id})"]
+    lines += verdict_lines(told.verdicts, paint, "  ")
+    lines += [f"    | {line}" for line in told.lines]
+    for one in told.secondary:
+        times = f", {one.count} times" if one.count > 1 else ""
+        lines.append(f"  and {_at(one.rank, one.node)}{one.id}{times}: a consequence")
+    lines += [f"  not known: {gap}" for gap in told.not_known]
+    lines += [f"  prevents it: --set {one}" for one in told.prevents]
+    return [indent + line for line in lines]
+
+
+def incident_lines(name: str, one: Incident, paint: Paint, *, with_timeline: bool) -> list[str]:
+    fall = one.fall
+    ended = exit_text(ExitStatus(fall.code, fall.signal, fall.how))
+    lines = [
+        f"{name}/{fall.generation}  {clock_text(fall.wall)}",
+        f"  rank {fall.rank} on {fall.node}, {ended}: {fall.reason}",
+    ]
+    lines += [f"    | {line}" for line in fall.lines]
+    told = one.explanation
+    if told is None:  # written by an older coordinator
+        return lines + verdict_lines(one.verdicts, paint, "  ")
+    lines += explanation_lines(told, paint, "  ")
+    if with_timeline:
+        lines += ["  the last minutes:", *timeline_lines(one.timeline, fall.wall)]
+    elif one.timeline:
+        lines.append(f"  the last minutes: sparkd explain {name}/{fall.generation}")
+    return lines
+
+
+def timeline_lines(entries: Sequence[Entry], fall: float) -> list[str]:
+    """Seconds before or after the fall; how wrong a clock may be where that matters."""
+    lines = []
+    for one in entries:
+        where = one.node or "coordinator"
+        rank = f" rank {one.rank}" if one.rank is not None else ""
+        wrong = f" ±{one.error_s:.1f} s" if one.error_s >= 0.05 else ""
+        lines.append(f"    {one.at - fall:+8.1f} s{wrong}  {where}{rank}  {one.kind}: {one.text}")
+    return lines
+
+
+def _at(rank: int | None, node: str | None) -> str:
+    places = ([f"rank {rank}"] if rank is not None else []) + ([node] if node else [])
+    return f"{' on '.join(places)}: " if places else ""
