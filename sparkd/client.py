@@ -20,7 +20,7 @@ from sparkd.errors import (
     Unavailable,
     UsageError,
 )
-from sparkd.records.answer import CommandAnswer, LogLine, Membership, NodeEnrolled, Problem
+from sparkd.records.answer import CommandAnswer, LogLine, Membership, NodeEnrolled, Problem, RankStacks
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.event import Event
 from sparkd.records.fabric import FabricView
@@ -120,6 +120,10 @@ class Client:
 
     def incidents(self, name: str) -> list[dict[str, Any]]:
         return self._get(f"{_deployment(name)}/incidents", list[dict[str, Any]])
+
+    def stacks(self, name: str, *, rank: int | None = None) -> list[RankStacks]:
+        """Of all ranks that run, or of one."""
+        return self._get(f"{_deployment(name)}/stacks{_query(rank=rank)}", list[RankStacks])
 
     def recent_events(self, *, limit: int, deployment: str | None = None) -> tuple[Event, ...]:
         """The last `limit` events, oldest first."""

@@ -409,6 +409,15 @@ class Agent:
             if rank is not None:
                 rank.ask_pulse()
             return  # its answer is the proof's age in the next reports
+        if task.kind == "stacks":
+            rank = self._running.get(str(task.args.get("rank")))
+            if rank is None:
+                result = TaskResult(task.id, ok=False, error="it does not run on this node")
+            else:
+                result = TaskResult(task.id, ok=True, result={"processes": await rank.stacks()})
+            self._post(result)
+            self.urgent.set()
+            return
         result = await asyncio.to_thread(answer, task, self.config, self.ranks_dir, self.look_over())
         self._post(result)
         self.urgent.set()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -23,6 +24,8 @@ from sparkd_agent.shm import ShmJanitor
 from sparkd_agent.supervisor import RankSupervisor, RankView
 from sparkd_agent.usage import StoppedProcess
 
+_STACK: Final = re.compile(r"(Current thread|Thread) 0x|Stack \(most recent|  File \"|  <|  \.\.\.|$")
+"""As faulthandler writes them; other lines may come between."""
 _UNTOLD_LOOKS: Final = 4
 """So many looks' worth of a log waits for a coordinator that does not answer; the log itself has all."""
 
@@ -161,6 +164,28 @@ class RunningRank:
         """A proof is wanted now, because a node of the gang is silent."""
         if self._prober is not None:
             self._prober.ask_pulse()
+
+    async def stacks(self) -> list[dict[str, object]]:
+        """`{"pid", "title", "lines"}` of each process that can tell, where each of its threads is now.
+
+        One after the other: nothing in a stack says whose it is.
+        """
+        found: list[dict[str, object]] = []
+        for pid, title in self._supervisor.traceable():
+            offset = self._log.size
+            if not self._supervisor.stack(pid):
+                continue
+            deadline = self._clock.now().mono + self._limits.stacks_s
+            size = offset
+            while self._clock.now().mono < deadline:
+                await asyncio.sleep(self._limits.stacks_pause_s)
+                if size > offset and self._log.size == size:
+                    break  # it has come to rest
+                size = self._log.size
+            written = self._log.follow(offset, self._limits.report_log_bytes).lines
+            lines = [line.text for line in written if _STACK.match(line.text)]
+            found.append({"pid": pid, "title": title, "lines": lines})
+        return found
 
     def look(self) -> None:
         """Take in what the rank did since the last look. Cheap when it did nothing."""

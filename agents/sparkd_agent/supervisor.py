@@ -158,14 +158,15 @@ class RankSupervisor:
         workers = tuple(one for one in living if "::Worker" in one[0])
         return workers or tuple(one for one in living if "::EngineCore" in one[0])
 
-    def stacks(self) -> tuple[int, ...]:
-        """Send SIGUSR2 to those processes that have a handler for it; it kills none. Returns their pids."""
-        number = signal.SIGUSR2
-        return tuple(
-            stat.pid
-            for stat in self._target.members(thorough=False)
-            if self._procfs.catches(stat.pid, number) and signal_member(self._target.owns, stat.pid, number)
-        )
+    def traceable(self) -> tuple[tuple[int, str], ...]:
+        """(pid, title) of those that write their stacks when asked: SIGUSR2 would kill all others."""
+        members = self._target.members(thorough=False)
+        pids = [stat.pid for stat in members if self._procfs.catches(stat.pid, signal.SIGUSR2)]
+        return tuple((pid, self._procfs.title(pid)) for pid in sorted(pids))
+
+    def stack(self, pid: int) -> bool:
+        """Ask one of `traceable` for its stacks; they come into the log. Whether it was asked."""
+        return signal_member(self._target.owns, pid, signal.SIGUSR2)
 
     async def run(self) -> None:
         """Until it is proved gone. One that cannot be killed is `unkillable`, and tried again for ever."""

@@ -18,6 +18,7 @@ VERBS = {
     "logs": "Show the ranks' logs.",
     "events": "Show what happened and why.",
     "explain": "Show why a deployment is as it is, and its incidents.",
+    "stacks": "Show where the threads of a deployment's processes are.",
     "plan": "Show what would be started, each value with its origin.",
     "doctor": "Look for what would keep a launch from succeeding; starts nothing.",
     "key": "Print the API key of a deployment.",

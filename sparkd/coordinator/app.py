@@ -17,12 +17,13 @@ from sparkd.coordinator.planner import plan_now
 from sparkd.coordinator.preflight import Check
 from sparkd.coordinator.problems import answer_with_problems
 from sparkd.coordinator.reconciler import Reconciler
+from sparkd.coordinator.stacks import ask_stacks
 from sparkd.coordinator.store import Store
 from sparkd.errors import Conflict, IntentDiffers, NotFound
 from sparkd.gang.machine import ENDED
 from sparkd.profile.check import profile_of
 from sparkd.profile.differences import intent_differences
-from sparkd.records.answer import CommandAnswer, Membership, NodeEnrolled, Problem
+from sparkd.records.answer import CommandAnswer, Membership, NodeEnrolled, Problem, RankStacks
 from sparkd.records.event import Event
 from sparkd.records.fabric import FabricView
 from sparkd.records.intent import Intent
@@ -142,6 +143,11 @@ def _add_reads(app: FastAPI, reconciler: Reconciler, store: Store) -> None:
     async def get_incidents(name: str) -> Response:
         _find(reconciler, name)
         return _Json(store.incidents(name))
+
+    @app.get("/v1/deployments/{name}/stacks", response_model=list[RankStacks])
+    async def get_stacks(name: str, rank: int | None = None) -> Response:
+        _find(reconciler, name)
+        return _Json(await ask_stacks(reconciler, name, rank))
 
 
 def _add_commands(app: FastAPI, reconciler: Reconciler) -> None:

@@ -60,3 +60,21 @@ class NodeEnrolled:
     name: str
     certificate: str
     """Of the node, PEM."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStacks:
+    pid: int
+    title: str
+    lines: tuple[str, ...] = ()
+    """As `faulthandler` writes them; empty of a process that did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankStacks:
+    """Where the threads of a rank's processes are; `error` where that could not be asked."""
+
+    rank: int
+    node: str
+    processes: tuple[ProcessStacks, ...] = ()
+    error: str | None = None

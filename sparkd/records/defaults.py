@@ -117,6 +117,11 @@ class Defaults:
     timeline_s: float = 300.0
     timeline_sample_s: float = 10.0
     timeline_entries: int = 200
+    stacks_s: float = 2.0
+    """For one process to write where its threads are (design §3.6)."""
+    stacks_pause_s: float = 0.1
+    stacks_ask_s: float = 20.0
+    """For all processes of a rank."""
     cause_window_s: float = 5.0
     """A death so close to another failure is told as its cause (design §8)."""
     last_words_s: float = 0.5

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from sparkd.records.rank import RankSpec
 
 Desired = Literal["up", "down"]
-TaskKind = Literal["port", "facts", "files", "image", "evict", "probe", "log", "canary"]
+TaskKind = Literal["port", "facts", "files", "image", "evict", "probe", "log", "canary", "stacks"]
 
 
 @dataclass(frozen=True, slots=True, order=True)

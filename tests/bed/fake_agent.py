@@ -139,6 +139,7 @@ class PlayedNode:
                 "files": {"model": {"path": "/models/tiny", "bytes": 1}},
                 "facts": self.facts,
                 "log": {"text": "1000000000 2000000000 1 a line of the log\n", "offset": 42},
+                "stacks": {"processes": [{"pid": 1, "title": "VLLM::Worker", "lines": ["Thread 0x1"]}]},
             }
             results.append(TaskResult(task.id, ok=True, result=found[task.kind]))
         return tuple(results)

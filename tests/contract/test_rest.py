@@ -87,6 +87,7 @@ ROUTES = [
     ("GET", "/v1/deployments/tiny/ranks"),
     ("GET", "/v1/deployments/tiny/logs"),
     ("GET", "/v1/deployments/tiny/incidents"),
+    ("GET", "/v1/deployments/tiny/stacks"),
     ("GET", "/v1/events"),
     ("GET", "/metrics"),
     ("GET", "/openapi.json"),
@@ -151,6 +152,7 @@ def test_a_body_without_a_length_is_bounded_too(tmp_path: Path, path: str) -> No
         ("GET", "/v1/deployments/absent/ranks", 404, "not-found"),
         ("GET", "/v1/deployments/absent/logs", 404, "not-found"),
         ("GET", "/v1/deployments/absent/incidents", 404, "not-found"),
+        ("GET", "/v1/deployments/absent/stacks", 404, "not-found"),
         ("DELETE", "/v1/deployments/absent", 404, "not-found"),
         ("GET", "/v1/deployments/..%2Fabsent", 404, "not-found"),
         ("GET", "/v1/nowhere", 404, "not-found"),
@@ -296,6 +298,9 @@ def test_every_read_is_its_record(running: Coordinator, ready: str) -> None:
         assert (answer.status, answer.kind) == (200, "application/json")
         assert msgspec.json.decode(answer.body, type=kind, strict=True)
     assert running.ask("GET", f"/v1/deployments/{ready}/incidents").json == []
+    stacks = running.ask("GET", f"/v1/deployments/{ready}/stacks?rank=1").json
+    assert [(one["rank"], one["processes"][0]["title"]) for one in stacks] == [(1, "VLLM::Worker")]
+    problem(running.ask("GET", f"/v1/deployments/{ready}/stacks?rank=9"), 404, "not-found")
     status = msgspec.json.decode(running.ask("GET", "/v1/status").body, type=Status)
     (deployment,) = [one for one in status.deployments if one.name == ready]
     assert deployment.proof_age_s is not None

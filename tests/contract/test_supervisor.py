@@ -321,7 +321,9 @@ def test_stacks_are_asked_of_those_only_that_have_a_handler(tmp_path: Path) -> N
         rank = await bed.start(NAME, "handles_usr2")
         (child,) = numbers(await rank.says("child"))
         await rank.says("ready")
-        assert rank.supervisor.stacks() == (rank.leader,)
+        ((pid, _),) = rank.supervisor.traceable()
+        assert pid == rank.leader
+        assert rank.supervisor.stack(pid)
         await rank.says("stacks")
         assert alive(child)
 

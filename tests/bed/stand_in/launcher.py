@@ -1,5 +1,6 @@
 """`vllm serve`: rank 0 becomes the API server, a follower watches over its worker."""
 
+import faulthandler
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ def main(folder: str, python: str) -> None:
         )
         os.environ["PYTHONPATH"] = site
         os.execv(python, [python, *sys.argv[1:]])
+    faulthandler.register(signal.SIGUSR2, file=2, all_threads=True)  # as the plug-in does; forks have it too
     place = Place(folder, sys.argv[4:])
     write(2, "Triton is installed, but doesn't include CPU backend. Disabling Triton.\n")
     place.log("Resolved architecture: Qwen3ForCausalLM", "model.py:733")

@@ -1,0 +1,37 @@
+"""Where the threads of ranks are, asked of their nodes now."""
+
+import asyncio
+
+import msgspec
+
+from sparkd.coordinator.reconciler import Reconciler
+from sparkd.errors import NotFound
+from sparkd.gang.state import PendingTask
+from sparkd.records.answer import ProcessStacks, RankStacks
+from sparkd.records.defaults import DEFAULTS
+from sparkd.records.document import Task
+from sparkd.records.rank import RankSpec
+
+
+async def ask_stacks(reconciler: Reconciler, deployment: str, rank: int | None) -> list[RankStacks]:
+    """Of all ranks, or of one. Raises NotFound when there is none to ask."""
+    record = reconciler.fleet.gangs[deployment].record
+    chosen = [spec for spec in record.specs if rank in (None, spec.rank)]
+    if not chosen:
+        raise NotFound(f"{deployment} has no rank {'to ask' if rank is None else rank}")
+    return list(await asyncio.gather(*(_ask(reconciler, spec, record.nodes[spec.rank]) for spec in chosen)))
+
+
+async def _ask(reconciler: Reconciler, spec: RankSpec, node_id: str) -> RankStacks:
+    now = reconciler.now()
+    node = reconciler.fleet.nodes.get(node_id)
+    name = node.name if node else node_id
+    task = Task(f"stacks.{spec.name}.{now.wall:.6f}", "stacks", {"rank": spec.name}, DEFAULTS.stacks_ask_s)
+    try:
+        result = await reconciler.errand(PendingTask(node_id, task, now.mono + DEFAULTS.stacks_ask_s))
+    except TimeoutError:
+        return RankStacks(spec.rank, name, error="the node did not answer")
+    if not result.ok:
+        return RankStacks(spec.rank, name, error=result.error or "the node does not say why")
+    told = msgspec.convert(result.result["processes"], tuple[ProcessStacks, ...])
+    return RankStacks(spec.rank, name, told)
