@@ -32,6 +32,7 @@ from sparkd_agent.local_socket import LocalSocket, ask
 from sparkd_agent.placed import files_root
 from sparkd_agent.privileges import Offer, Privileges
 from sparkd_agent.procfs import ProcFs
+from sparkd_agent.ring import Ring
 from sparkd_agent.runtime.base import Runtime
 from sparkd_agent.runtime.process import ProcessRuntime
 from sparkd_agent.shm import ShmJanitor
@@ -182,6 +183,7 @@ async def _serve(config: AgentConfig) -> None:
     ledger, lost = open_ledger(config.state / "ledger.sqlite", procfs.boot_id(), stamp)
     if lost is not None:
         logging.getLogger("sparkd.agent").warning("%s", lost)
+    ring = Ring(config.state / "blackbox", procfs.boot_id())
     agent = Agent(
         config,
         clock=SystemClock(),
@@ -192,7 +194,8 @@ async def _serve(config: AgentConfig) -> None:
         ledger=ledger,
         shm=ShmJanitor(procfs),
         sampler=Sampler(),
-        around=surroundings(config, held, procfs),
+        around=surroundings(config, held, procfs, ring.before),
+        ring=ring,
     )
     link = Link(agent, config.urls, token=token, identity=identity)
     stop = asyncio.Event()

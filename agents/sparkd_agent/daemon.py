@@ -66,6 +66,7 @@ from sparkd_agent.placed import files_root, place_files
 from sparkd_agent.privileges import Offer, Privileges
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
+from sparkd_agent.ring import Ring
 from sparkd_agent.running import RunningRank
 from sparkd_agent.runtime.base import RankHandle, Runtime, make_inner_launch, make_launch
 from sparkd_agent.shm import ShmJanitor
@@ -92,6 +93,7 @@ class Agent:
         shm: ShmJanitor,
         sampler: Sampler,
         around: Surroundings,
+        ring: Ring,
         limits: Defaults = DEFAULTS,
     ) -> None:
         self.config = config
@@ -104,6 +106,7 @@ class Agent:
         self._runtimes = runtimes
         self._ledger = ledger
         self._shm = shm
+        self._ring = ring
         self._limits = limits
         self.watch = Watch(self, sampler, around, clock, limits)
         self._machine = Machine(config, sees_all="sys_ptrace" in privileges.held)
@@ -114,6 +117,8 @@ class Agent:
         self._runtime_of: dict[str, Runtime] = {}
         self._occupied = asyncio.Event()
         self._looked_at = clock.now().mono
+        self._written_at = float("-inf")
+        self._writing: asyncio.Task[None] | None = None
         self._early_end: dict[str, Callable[[RunningRank], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._events: list[AgentEvent] = []
@@ -182,8 +187,22 @@ class Agent:
             for rank in self._running.values():
                 rank.look()
             self._looked_at = self._clock.now().mono
+            await self._write_down()
             if not self._running:
                 self._occupied.clear()
+
+    async def _write_down(self) -> None:
+        """What the watch saw, for the boot after this one. It never waits for the last writing to end."""
+        now = self._clock.now().mono
+        if not self._running:
+            await asyncio.to_thread(self._ring.ended_well)
+        elif now - self._written_at >= self._limits.ring_s and (
+            self._writing is None or self._writing.done()
+        ):
+            self._written_at = now
+            self._writing = asyncio.get_running_loop().create_task(
+                asyncio.to_thread(self._ring.keep, self.watch.take_seen())
+            )
 
     def is_well(self) -> bool:
         """Whether every rank is looked after. If this is not true of an agent, a new one would do better."""
@@ -208,6 +227,7 @@ class Agent:
             await rank.close()
         self._ledger.close()
         await self.watch.close()
+        self._ring.ended_well()
 
     # What the link carries.
 

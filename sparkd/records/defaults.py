@@ -117,6 +117,11 @@ class Defaults:
     timeline_s: float = 300.0
     timeline_sample_s: float = 10.0
     timeline_entries: int = 200
+    ring_s: float = 5.0
+    """So often a node with a rank writes down what it saw; a freeze costs at most the looks of so long."""
+    ring_segment_bytes: int = 1 * MIB
+    ring_segments: int = 4
+    """15 minutes at one look a second are half a MiB, at five looks a second 2 MiB."""
     stacks_s: float = 2.0
     """For one process to write where its threads are (design §3.6)."""
     stacks_pause_s: float = 0.1

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from sparkd.records.verdict import Verdict
 from sparkd_agent.config import AgentConfig
 from sparkd_agent.privileges import Privileges
 from sparkd_agent.procfs import ProcFs
@@ -10,13 +11,17 @@ from sparkd_agent.watch.cache import DROP_CACHES, Cache
 from sparkd_agent.watch.watch import GpuReader, Surroundings
 
 
-def surroundings(config: AgentConfig, privileges: Privileges, procfs: ProcFs) -> Surroundings:
+def surroundings(
+    config: AgentConfig, privileges: Privileges, procfs: ProcFs, before: Verdict | None
+) -> Surroundings:
+    """`before`: how the boot before this one ended, if not in good order."""
     return Surroundings(
         cache=_cache(config, privileges),
         gpu=_gpu(),
         versions=lambda: (driver.module_version(), driver.library_version()),
         # What other users' processes map is not shown to everybody: nothing could be called unmapped then.
         stale_shm=(lambda: shm.unmapped(procfs)) if "sys_ptrace" in privileges.held else list,
+        before=before,
     )
 
 

@@ -8,6 +8,7 @@ look ──> grade of the memory ──> evict: drop page cache
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from sparkd.records.defaults import DEFAULTS, GIB, Defaults
 from sparkd.records.rank import MemoryNeed
 from sparkd.records.report import Condemned, RankPhase, Sample
 from sparkd.records.verdict import Severity, Verdict
+from sparkd_agent.ring import Seen
 from sparkd_agent.watch import fabric
 from sparkd_agent.watch.cache import Cache
 from sparkd_agent.watch.sample import Sampler
@@ -34,6 +36,8 @@ log = logging.getLogger("sparkd.agent")
 
 _LINES_KEPT: Final = 50
 """Of the kernel's log, for verdicts."""
+_SEEN_KEPT: Final = 100
+"""Looks that wait to be written down."""
 _AT_ONCE: Final = frozenset({"MEMORY_CRITICAL", "MEMORY_PLUNGE", "HOST_WEDGE_NVRM"})
 """Half a second is too long to ask anybody."""
 _REMEDY: Final = (
@@ -92,6 +96,8 @@ class Surroundings:
     sys: Path = Path("/sys")
     versions: Callable[[], tuple[str | None, str | None]] = lambda: (None, None)
     stale_shm: Callable[[], list[tuple[str, int]]] = list
+    before: Verdict | None = None
+    """How the boot before this one ended, if not in good order."""
 
 
 class Watch:
@@ -117,6 +123,7 @@ class Watch:
         self._lines: tuple[str, ...] = ()
         self.untold_lines: tuple[str, ...] = ()
         """Of the kernel's log, for the coordinator."""
+        self._seen: deque[Seen] = deque(maxlen=_SEEN_KEPT)
         self._evicting: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -150,6 +157,12 @@ class Watch:
             self.look()
         return self.sample
 
+    def take_seen(self) -> tuple[Seen, ...]:
+        """The looks since the last call while a rank was here."""
+        seen = tuple(self._seen)
+        self._seen.clear()
+        return seen
+
     def lines_told(self, count: int) -> None:
         """The coordinator has the first `count` of the untold ones."""
         self.untold_lines = self.untold_lines[count:]
@@ -176,6 +189,9 @@ class Watch:
         self._act(before, rank, floor, now)
         self._look_around(rank, now)
         self.sample = self._told(rank)
+        if rank is not None:
+            wall = self._clock.now().wall
+            self._seen.append(Seen(wall, rank.name, self.sample, self._sampler.lines))
 
     def gpus(self) -> tuple[GpuLook, ...] | None:
         """The last look at the GPUs; None where there is none, or where the driver does not answer."""
@@ -320,6 +336,7 @@ class Watch:
                 *fabric_of.verdicts(self._fabric, self._limits),
                 *self._node,
                 *self._stale,
+                *((around.before,) if around.before is not None else ()),
                 *node_of.kernel_lines(self._lines),
                 *node_of.late(self.late_s, self._limits),
                 *(_gpu_unknown(silent) if silent is not None else ()),

@@ -39,5 +39,5 @@ NODE = AgentConfig(
 def test_whose_cache_is_dropped(
     config: AgentConfig, privileges: Privileges, control: Path | None, why: str
 ) -> None:
-    cache = surroundings(config, privileges, ProcFs()).cache
+    cache = surroundings(config, privileges, ProcFs(), None).cache
     assert (cache.control, cache.why_not) == (control, why)
