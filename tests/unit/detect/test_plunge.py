@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkd.detect import thrash as thrash_of
@@ -130,7 +130,6 @@ def test_what_a_plan_explains() -> None:
     assert expected_low(Plan(at_loaded=38 * GIB), SERVING) == 19 * GIB
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0.0, 0.3), max_size=100), st.floats(8.0, 30.0))
 def test_slow_falls_are_left_to_the_floor(steps: list[float], start: float) -> None:
     """Up to 1.5 GiB a second as long as more than 3 GiB are left above the floor."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkd.detect.look import BusyThread, Counters, Look
@@ -245,7 +245,6 @@ nodes = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(nodes, max_size=40), st.floats(0.5, 20))
 def test_above_the_floor_and_two_gib_without_nvrm_nothing_is_ended(series: list[Node], floor: float) -> None:
     bound = max(floor, DEFAULTS.signature_free_bytes / GIB)
@@ -253,14 +252,12 @@ def test_above_the_floor_and_two_gib_without_nvrm_nothing_is_ended(series: list[
     assert worst(watch([Node(50.0), *series], Floor(int(floor * GIB), "serving"))) not in ("shed", "end")
 
 
-@settings(deadline=None)
 @given(st.lists(nodes, min_size=1, max_size=40), st.lists(nodes, max_size=5))
 def test_two_looks_under_the_critical_line_always_end(series: list[Node], after: list[Node]) -> None:
     low = [Node(0.9), Node(0.9)]
     assert worst(watch([*series, *low, *after])) == "end"
 
 
-@settings(deadline=None)
 @given(st.lists(nodes, min_size=1, max_size=60))
 def test_what_is_kept_is_bounded(series: list[Node]) -> None:
     last = watch(series, step_s=DEFAULTS.watch_fast_s)[-1]

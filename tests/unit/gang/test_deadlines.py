@@ -62,7 +62,7 @@ def play(marks: list[tuple[float, int]], until: float, boot_max_s: float = 1e9) 
     return None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     gaps=st.lists(st.floats(1.0, DEFAULTS.loading_s - 31.0), min_size=1, max_size=12),
     rank=st.sampled_from([0, 1]),
@@ -75,7 +75,7 @@ def test_progress_of_one_rank_within_the_allowance_keeps_the_gang(gaps: list[flo
     assert play(marks, until=at) is None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(last=st.floats(0.0, 5000.0), rank=st.sampled_from([0, 1]))
 def test_without_progress_the_gang_is_ended_in_time(last: float, rank: int) -> None:
     steps = int(last // 600) + 1
