@@ -139,6 +139,11 @@ class Essentials:
     def living_titles(self) -> tuple[tuple[str, int], ...]:
         return tuple((one.title, one.ref.pid) for one in self._all.values() if not one.ended)
 
+    def is_unreaped(self, one: Essential) -> bool:
+        """Whether it has ended and its parent has not taken note of that yet."""
+        stat = self._procfs.stat(one.ref.pid)
+        return one.pidfd >= 0 and stat is not None and stat.ref == one.ref and stat.ended
+
     def settle(self, one: Essential, *, shim_alive: bool, final: bool) -> None:
         """Try to learn how it ended; `final`: what is unknown now stays unknown."""
         if one.exit is None and one.ended_at is not None:

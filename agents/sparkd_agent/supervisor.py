@@ -317,7 +317,7 @@ class RankSupervisor:
         passed("agent.12-kill-sent")
         if not left:
             self._end_shim(now)
-            if not self._shim_alive():
+            if not self._shim_alive() and not self._awaits_reaping(now):
                 self._prove(now)
                 return
         else:
@@ -333,6 +333,12 @@ class RankSupervisor:
             self._empty_since = now
         if self.handle.shim is not None and now - self._empty_since >= self._limits.shim_exit_s:
             kill_exactly(self._procfs, self.handle.shim)
+
+    def _awaits_reaping(self, now: float) -> bool:
+        """The kernel tells how one ended from when its parent, maybe a busy init, has taken note of it."""
+        if self._empty_since is None or now - self._empty_since >= self._limits.reap_s:
+            return False
+        return any(one.exit is None and self._essentials.is_unreaped(one) for one in self._told_of)
 
     def _prove(self, now: float) -> None:
         self._essentials.end_all()

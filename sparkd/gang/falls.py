@@ -196,7 +196,7 @@ def refine(turn: Turn) -> None:
     if not known:
         return
     best = _first(known)
-    if best.rank != told.rank and _first([best, told]) is told:
+    if best.rank != told.rank and _first([best, told]).rank == told.rank:
         return
     if (best.rank, best.how, best.reason, best.lines) == (told.rank, told.how, told.reason, told.lines):
         return

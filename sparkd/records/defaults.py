@@ -144,6 +144,8 @@ class Defaults:
     """From the spawn of a shim to its record; it takes 50 ms on an idle machine."""
     shim_exit_s: float = 1.0
     """How long a shim may outlive the last process of its rank before it is ended too."""
+    reap_s: float = 2.0
+    """How long the parent of what has ended may take to note it: only from then on the kernel tells how."""
     service_manager_s: float = 10.0
     """For one answer of systemd, which takes 10 ms; a node that thrashes is slow."""
     docker_s: float = 20.0

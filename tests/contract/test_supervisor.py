@@ -181,6 +181,25 @@ def test_a_killed_shim_is_a_fall_and_nothing_survives_it(tmp_path: Path) -> None
     run(tmp_path, test)
 
 
+@pytest.mark.skipif(
+    by_systemd(), reason="systemd is the shim's parent there, and takes note of its end itself"
+)
+@pytest.mark.skipif(not kernel_tells(), reason="PIDFD_INFO_EXIT came with Linux 6.15")
+def test_how_a_shim_ended_is_waited_for_until_its_parent_has_taken_note(tmp_path: Path) -> None:
+    """Seen with a busy init: everything was proved gone before, and nobody knew how it had ended."""
+
+    async def test(bed: RankBed) -> None:
+        rank = await bed.start(NAME, "wait")
+        await rank.says("ready")
+        await rank.state("running")
+        bed.runtime.close()
+        os.kill(rank.shim, signal.SIGKILL)
+        asyncio.get_running_loop().call_later(0.5, os.waitpid, rank.shim, 0)
+        assert (await rank.gone()).fell == f"shim (pid {rank.shim}) was ended by signal 9"
+
+    run(tmp_path, test)
+
+
 def test_a_killed_shim_is_the_cause_also_of_its_leaders_end(tmp_path: Path) -> None:
     """systemd ends what is left of a unit whose main process was killed, before the agent can look."""
 

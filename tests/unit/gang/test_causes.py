@@ -21,6 +21,11 @@ def fallen(rank: int, exit_: Exit | None, *lines: str) -> RankReport:
 
 
 def named(*reports: RankReport, error_s: float = 0.001) -> GangRecord:
+    return after(gang("loading"), *reports, error_s=error_s).record
+
+
+def after(before: Gang, *reports: RankReport | None, error_s: float = 0.001) -> Gang:
+    """One step of the gang, with what each node says of its rank."""
     nodes = {
         name: Node(
             name,
@@ -28,15 +33,14 @@ def named(*reports: RankReport, error_s: float = 0.001) -> GangRecord:
             greeted=True,
             heard=10.0,
             state="alive",
-            reports={report.name: report},
+            reports={report.name: report} if report else {},
             clock_error_s=error_s,
         )
         for name, report in zip("ab", reports, strict=True)
     }
-    before = gang("loading")
-    after, _ = machine.step(before, Tick(), World(nodes), Instant(10.0, 110.0))
-    assert isinstance(after, Gang)
-    return after.record
+    stepped, _ = machine.step(before, Tick(), World(nodes), Instant(10.0, 110.0))
+    assert isinstance(stepped, Gang)
+    return stepped
 
 
 def fall_of(record: GangRecord) -> Fall:
@@ -50,6 +54,14 @@ def test_the_victim_is_named_although_the_survivor_cried_out_25_ms_before(code: 
     fall = fall_of(named(fallen(0, survivor, NCCL), fallen(1, VICTIM, LAUNCHER)))
     assert (fall.rank, fall.node, fall.cause) == (1, "node-b", "PROCESS_KILLED")
     assert fall.beside == ()
+
+
+def test_the_victim_stays_the_cause_when_its_node_has_nothing_more_to_say_of_it() -> None:
+    """What the survivor's agent learns later makes it no more the cause than it was."""
+    ended = Exit("sparkd-d-g1-r0", "VLLM::EngineCore", 7, 1, None, "pidfd", at=100.010, mono=50.0)
+    told = after(gang("loading"), fallen(0, None), fallen(1, VICTIM))
+    assert fall_of(told.record).rank == 1
+    assert fall_of(after(told, fallen(0, ended), None).record).rank == 1
 
 
 def test_two_that_died_closer_together_than_the_clocks_tell_are_both_named() -> None:
