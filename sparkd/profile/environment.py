@@ -68,7 +68,8 @@ def rank_environment(
         put(MODS_VARIABLE, encode_requests(requests), *origin_of(origins, "mods"))
     for variable, value in profile.env.items():
         origin, note = origin_of(origins, f"env.{variable}")
-        put_verified(variable, value, origin, note, "the profile" if origin == "profile" else note)
+        said = with_reason(origin, note, profile.why.get(variable, ""))
+        put_verified(variable, value, origin, said, "the profile" if origin == "profile" else note)
     for variable, value in node.rank_env.items():
         reason = diverts(variable)
         if reason is not None:
@@ -100,6 +101,13 @@ def is_nodes_secret(variable: PlannedEnv) -> bool:
 
 def origin_of(origins: Mapping[str, str], *paths: str) -> tuple[Origin, str]:
     return last_say([origins[path] for path in paths if origins.get(path, "default") != "default"])
+
+
+def with_reason(origin: Origin, note: str, why: str) -> str:
+    """A profile's reason is one for its own value, not for what somebody put in its place."""
+    if origin not in {"profile", "variant"}:
+        return note
+    return f"{note}: {why}" if note and why else note or why
 
 
 def last_say(labels: Sequence[str]) -> tuple[Origin, str]:

@@ -15,7 +15,13 @@ from sparkd.fabric.findings import findings
 from sparkd.fabric.member import members_of
 from sparkd.fabric.pins import own_address
 from sparkd.profile.check import profile_of
-from sparkd.profile.environment import is_nodes_secret, last_say, origin_of, rank_environment
+from sparkd.profile.environment import (
+    is_nodes_secret,
+    last_say,
+    origin_of,
+    rank_environment,
+    with_reason,
+)
 from sparkd.profile.images import image_verdicts, in_image, pinned
 from sparkd.profile.memory import memory_lines, memory_notes, need_bytes
 from sparkd.profile.models import model_paths
@@ -176,7 +182,9 @@ def _rank_plan(
         PlannedArg((model,), *origin_of(origins, "model.path", "model.id")),
         *_own_args(rank, profile, api, rendezvous, served),
         *_profile_args(
-            with_paths(profile.engine.args, _paths(profile, descriptor.intent, node, also)), origins
+            with_paths(profile.engine.args, _paths(profile, descriptor.intent, node, also)),
+            origins,
+            profile.why,
         ),
     )
     ranks = profile.layout.ranks
@@ -251,7 +259,9 @@ def _own_args(
     return args
 
 
-def _profile_args(args: Mapping[str, Any], origins: Mapping[str, str]) -> list[PlannedArg]:
+def _profile_args(
+    args: Mapping[str, Any], origins: Mapping[str, str], why: Mapping[str, str]
+) -> list[PlannedArg]:
     planned = []
     for name, value in args.items():
         prefix = f"engine.args.{name}"
@@ -263,6 +273,7 @@ def _profile_args(args: Mapping[str, Any], origins: Mapping[str, str]) -> list[P
         origin, note = last_say(labels)
         if len(labels) > 1:
             note = "; ".join(f"{key.removeprefix(prefix + '.')}: {label}" for key, label in parts.items())
+        note = with_reason(origin, note, why.get(name, ""))
         planned += [PlannedArg(words, origin, note) for words in flags.render(name, value)]
     return planned
 

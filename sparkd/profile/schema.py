@@ -302,6 +302,7 @@ class Variant(Section):
     layout: _Part = None
     engine: _Part = None
     env: _Part = None
+    why: _Part = None
     mods: list[dict[str, JsonValue]] | None = Field(default=None, description="Replaces the profile's list.")
     memory: _Part = None
     boot: _Part = None
@@ -329,6 +330,10 @@ class Profile(Section):
     engine: Engine = Field(default_factory=Engine, description="Arguments and files of vLLM.")
     env: dict[Annotated[str, AfterValidator(_env_name)], EnvValue] = Field(
         default_factory=dict, description="Environment of every rank."
+    )
+    why: dict[str, Annotated[str, Field(min_length=1, max_length=200)]] = Field(
+        default_factory=dict,
+        description="Why an argument or a variable has its value, by its name; the plan shows it beside it.",
     )
     mods: list[Mod] = Field(default_factory=list, description="Changes made to vLLM while it is loaded.")
     memory: Memory = Field(default_factory=Memory, description="What a node needs, and must keep.")

@@ -17,6 +17,7 @@ ALL = ("0.24.0", "0.32.0", "0.33.0")
 ANSWER_S = 240
 MODS = ("mimo-config", "mimo-fused-qkv", "mimo-mtp-fused-qkv", "mimo-mxfp8-mixed", "mimo-packed-modules")
 MODS += ("mimo-vision-merger", "nvfp4-marlin-repack")
+MODS += ("autoround-mixed", "minimax-m3-loader", "minimax-m3-norm")
 PAGES = "mimo-drafter-pages"
 """Made for 0.32 and later."""
 
@@ -93,4 +94,13 @@ def inside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     wanted = MODS if request.param == "0.24.0" else (*MODS, PAGES)
     mods = tuple({"name": name} for name in wanted)
     with Inside(request.param, mods, tmp_path_factory.mktemp("inside")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def newest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
+    """The last version alone, for what does not depend on the version."""
+    with Inside(
+        ALL[-1], tuple({"name": name} for name in MODS), tmp_path_factory.mktemp("newest")
+    ) as started:
         yield started

@@ -10,10 +10,15 @@ from vllm.distributed import parallel_state
 @contextlib.contextmanager
 def rank_of(rank: int, size: int) -> Iterator[None]:
     """Everything built and loaded inside belongs to this tensor-parallel rank."""
-    before = parallel_state._TP, parallel_state._PP
-    parallel_state._TP = SimpleNamespace(rank_in_group=rank, world_size=size)
-    parallel_state._PP = SimpleNamespace(rank_in_group=0, world_size=1, is_first_rank=True, is_last_rank=True)
+    names = ("_TP", "_PP", "_DP", "_PCP")
+    before = [getattr(parallel_state, name) for name in names]
+    alone = SimpleNamespace(rank_in_group=0, world_size=1, is_first_rank=True, is_last_rank=True)
+    # What a rank would add up with the others stays its own part; the case adds the parts of all.
+    own = SimpleNamespace(rank_in_group=rank, world_size=size, all_reduce=lambda part: part)
     try:
+        for name in names:
+            setattr(parallel_state, name, own if name == "_TP" else alone)
         yield
     finally:
-        parallel_state._TP, parallel_state._PP = before
+        for name, group in zip(names, before, strict=True):
+            setattr(parallel_state, name, group)
