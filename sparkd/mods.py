@@ -12,7 +12,7 @@ from sparkd.engine.plugin import PATH_VARIABLE, plugin_folder
 from sparkd.errors import NotFound, UsageError
 from sparkd.records.defaults import DEFAULTS
 
-Verb = Literal["list", "check", "fingerprint"]
+Verb = Literal["list", "check", "fingerprint", "verify"]
 _COMMAND: Final = ("-m", "sparkd_mods._framework.command")
 
 
@@ -26,8 +26,9 @@ def ask_mods(
 ) -> dict[str, Any]:
     """`{"vllm": version or None, "mods": […]}`. That python's vLLM is looked at, not started.
 
-    `folder` holds `sparkd_mods`; the built-in one unless given. Raises UsageError for a python that cannot be
-    run, NotFound for a mod that does not exist.
+    `verify` takes a checkpoint's folder and a profile's `hf-overrides` as JSON before the names, and answers
+    `{"findings": [{"severity", "text"}], "tensors": count}`. `folder` holds `sparkd_mods`; the built-in one
+    unless given. Raises UsageError for a python that cannot be run, NotFound for a mod that does not exist.
     """
     env = {name: value for name, value in environ.items() if name != PATH_VARIABLE}
     paths = (str(folder or plugin_folder()), environ.get(PATH_VARIABLE, ""))

@@ -27,6 +27,7 @@ VERBS = {
     "profiles": "List, show and check profiles.",
     "fabric": "Show the network between nodes.",
     "mods": "List sparkd's changes to vLLM, and check them against an installed one.",
+    "models": "Check a model's files against what a profile needs of them.",
     "coordinator": "Run the coordinator.",
 }
 

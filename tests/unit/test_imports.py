@@ -76,7 +76,7 @@ RULES = [
         "sparkd_mods",
         "vLLM's python has nothing of ours",
         ("sparkd_mods",),
-        frozenset({"torch", "transformers", "vllm"}),
+        frozenset({"torch", "transformers", "triton", "vllm"}),
     ),
     Rule(
         "sparkd",

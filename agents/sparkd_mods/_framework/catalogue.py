@@ -2,11 +2,13 @@
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import sparkd_mods
+from sparkd_mods._framework.checkpoint import Checkpoint, Finding
 from sparkd_mods._framework.declare import Mod
 
 
@@ -16,6 +18,8 @@ class Entry:
     mod: Mod
     apply: Callable[[ModuleType], str | None]
     """Changes a freshly imported target; gives FIXED if there was nothing to do."""
+    verify: Callable[[Checkpoint, Mapping[str, Any]], Iterable[Finding]] | None = None
+    """What it has to say of a checkpoint, given the profile's `hf-overrides`; most say nothing."""
 
 
 def names() -> list[str]:
@@ -28,7 +32,7 @@ def load(name: str) -> Entry:
     if name not in names():
         raise LookupError(f"there is no mod {name}; there are: {', '.join(names())}")
     module = importlib.import_module(f"{sparkd_mods.__name__}.{name.replace('-', '_')}")
-    return Entry(name, module.MOD, module.apply)
+    return Entry(name, module.MOD, module.apply, getattr(module, "verify", None))
 
 
 def entries() -> list[Entry]:

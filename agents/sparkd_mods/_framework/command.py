@@ -1,5 +1,8 @@
 """What `sparkd mods` asks for, as one JSON document: `python -m sparkd_mods._framework.command VERB [MOD…]`.
 
+`verify FOLDER OVERRIDES [MOD…]` is what `sparkd models verify` asks: each mod's word on a checkpoint, given
+the profile's `hf-overrides` as JSON.
+
 Run by the interpreter whose vLLM is meant, with this package on its PYTHONPATH. vLLM is looked at, not
 imported.
 """
@@ -7,20 +10,35 @@ imported.
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from sparkd_mods._framework import catalogue, engine
+from sparkd_mods._framework import catalogue, checkpoint, engine
 from sparkd_mods._framework.decide import judge
 from sparkd_mods._framework.declare import FIXED
 
 
 def main(words: Sequence[str]) -> int:
     verb, *names = words
+    if verb == "verify":
+        folder, overrides, *names = names
+        json.dump(_verified(Path(folder), json.loads(overrides), names), sys.stdout)
+        return 0
     entries = [catalogue.load(name) for name in names] or catalogue.entries()
     answers = {"list": _declared, "check": _checked, "fingerprint": _fingerprints}
     version = engine.version()
     json.dump({"vllm": version, "mods": [answers[verb](entry) for entry in entries]}, sys.stdout)
     return 0
+
+
+def _verified(folder: Path, overrides: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    entries = [catalogue.load(name) for name in names]
+    found, findings = checkpoint.read(folder)
+    for entry in entries:
+        if entry.verify is not None:
+            findings += entry.verify(found, overrides)
+    return {"findings": [asdict(finding) for finding in findings], "tensors": len(found.tensors)}
 
 
 def _declared(entry: catalogue.Entry) -> dict[str, Any]:

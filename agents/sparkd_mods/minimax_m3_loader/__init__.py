@@ -1,11 +1,12 @@
 """MiniMax-M3 from an AutoRound checkpoint: names, forms, and nothing left out without a word."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
 from sparkd_mods._framework import patch
+from sparkd_mods._framework.checkpoint import Checkpoint, Finding
 from sparkd_mods._framework.declare import NEEDED, Mod, Target
 
 MODEL = "vllm.models.minimax_m3.nvidia.model"
@@ -37,6 +38,12 @@ _inside = threading.local()
 def apply(module: ModuleType) -> None:
     patch.wrap(module, VISION, _load_weights)
     patch.wrap(module, TEXT, _load_weights)
+
+
+def verify(checkpoint: Checkpoint, overrides: Mapping[str, Any]) -> Iterable[Finding]:
+    from sparkd_mods.minimax_m3_loader import files
+
+    return files.verify(checkpoint, overrides)
 
 
 def _load_weights(

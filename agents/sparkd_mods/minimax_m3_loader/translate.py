@@ -50,7 +50,9 @@ class Translation:
                     if not (name in names.LM_HEADS and names.place(target) in self._filled):
                         yield from self._given(name, target, tensor)
                 case Halve(gate, up, part):
-                    halves = (tensor, tensor) if part == "g_idx" else tensor.chunk(2, dim=part != "weight")
+                    halves = (
+                        (tensor, tensor) if part == "g_idx" else tensor.chunk(2, 0 if part == "weight" else 1)
+                    )
                     for target, half in zip((gate, up), halves, strict=True):
                         yield from self._given(name, target, half)
                 case Dequantise(stem, part):

@@ -95,12 +95,3 @@ def inside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     mods = tuple({"name": name} for name in wanted)
     with Inside(request.param, mods, tmp_path_factory.mktemp("inside")) as started:
         yield started
-
-
-@pytest.fixture(scope="session")
-def newest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
-    """The last version alone, for what does not depend on the version."""
-    with Inside(
-        ALL[-1], tuple({"name": name} for name in MODS), tmp_path_factory.mktemp("newest")
-    ) as started:
-        yield started

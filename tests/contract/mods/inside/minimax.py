@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -242,7 +241,7 @@ def _swiglu(files: Checkpoint, prefix: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def norm() -> dict[str, bool]:
-    """Which kernels pass the self-test: one that is not there, one that forgets its `1 +`, and a right one."""
+    """Which kernels pass the self-test: none, one that forgets its `1 +`, and a right one."""
     from vllm.models.minimax_m3.nvidia.model import MiniMAXGemmaRMSNorm
 
     from sparkd_mods.minimax_m3_norm import in_torch, works
@@ -261,40 +260,6 @@ def norm() -> dict[str, bool]:
     return {
         name: works(one, MiniMAXGemmaRMSNorm, HIDDEN, torch.bfloat16, device) for name, one in found.items()
     }
-
-
-def interpreted() -> list[dict[str, Any]]:
-    """Both kernels, for single rows and for blocks of them, at every width. The interpreter knows no bf16."""
-    os.environ["TRITON_INTERPRET"] = "1"
-    from sparkd_mods.autoround_mixed import experts_torch, experts_triton
-    from sparkd_mods.autoround_mixed.experts_torch import Activation, Matrices
-
-    generator = torch.Generator().manual_seed(5)
-
-    def matrices(rows: int, columns: int) -> Matrices:
-        sizes = [rows * bits // 32 * columns for bits in minimax_toy.WIDTHS]
-        begins = [sum(sizes[:number]) for number in range(len(sizes))]
-        words = torch.randint(
-            -(1 << 31), (1 << 31) - 1, (sum(sizes),), dtype=torch.int32, generator=generator
-        )
-        scales = torch.rand((4, rows // 128, columns), generator=generator) / 200
-        table = torch.tensor(list(zip(minimax_toy.WIDTHS, begins, strict=True)))
-        return Matrices(words, table, scales.half(), rows, columns)
-
-    w13, w2 = matrices(512, 1024), matrices(512, 512)
-    found = []
-    for tokens in (1, 5):
-        x = torch.randn((tokens, 512), generator=generator).half() / 4
-        # Four of six experts are here.
-        local = torch.rand((tokens, 6), generator=generator).topk(4).indices
-        local = torch.where(local < 4, local, -1)
-        weights = torch.rand((tokens, 4), generator=generator)
-        arguments = x, w13, w2, Activation(ALPHA, BETA, LIMIT), weights, local
-        wanted, got = experts_torch.run(*arguments).float(), experts_triton.run(*arguments).float()
-        found.append({"tokens": tokens, "off": float((wanted - got).abs().max() / wanted.abs().max())})
-    single = Matrices(w2.words, w2.table[1:2], w2.scales[1:2], 512, 512)
-    wanted, got = (x @ single.dense(0, x.dtype)).float(), experts_triton.linear(x, single).float()
-    return [*found, {"linear": True, "off": float((wanted - got).abs().max() / wanted.abs().max())}]
 
 
 def claims() -> dict[str, str | None]:
