@@ -1,4 +1,5 @@
 import sys
+from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ from sparkd.cli.output import CoordinatorUrl, Output, OutputFormat
 if TYPE_CHECKING:
     from sparkd.cli.output import Paint
     from sparkd.records.incident import Incident
-    from sparkd.records.status import DeploymentStatus
+    from sparkd.records.status import DeploymentStatus, NodeStatus
 
 EXAMPLES = (
     "sparkd explain",
@@ -17,6 +18,9 @@ EXAMPLES = (
     "sparkd explain tiny/3 -o json",
     "sparkd explain --log rank0.log rank1.log",
 )
+
+_BUNDLED = 2000
+"""Lines of logs in a report."""
 
 
 def explain(
@@ -27,6 +31,14 @@ def explain(
     log: Annotated[
         bool, typer.Option("--log", help="Explain these log files, of any launcher.", show_default=False)
     ] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a report without secrets and prompts, to be shown.",
+            show_default=False,
+        ),
+    ] = None,
     output: Output = OutputFormat.TEXT,
     coordinator: CoordinatorUrl = None,
 ) -> None:
@@ -40,7 +52,7 @@ def explain(
 
     words = what or []
     if log:
-        _explain_files(words, output)
+        _explain_files(words, output, bundle)
         return
     if len(words) > 1:
         raise UsageError("one NAME or NAME/GENERATION; for log files say --log")
@@ -57,18 +69,46 @@ def explain(
             raise NotFound(
                 f"no incident of {name} in generation {generation}; `sparkd explain {name}` lists them"
             )
+    nodes = {one.name: [node for node in status.nodes if node.name in _nodes_of(one)] for one in chosen}
+    if bundle is not None:
+        _write_bundle(bundle, {"deployments": chosen, "incidents": incidents, "nodes": nodes})
     if output is OutputFormat.JSON:
         bodies = {one.name: explain_json(one, incidents[one.name]) for one in chosen}
         show_json(bodies[name] if name else bodies)
         return
     paint = paint_for(sys.stdout)
     for one in chosen:
-        show(explain_lines(one, incidents[one.name], time(), paint, is_whole=generation is None))
+        is_whole = generation is None
+        show(explain_lines(one, incidents[one.name], nodes[one.name], time(), paint, is_whole=is_whole))
 
 
-def _explain_files(words: list[str], output: OutputFormat) -> None:
+def _nodes_of(one: "DeploymentStatus") -> set[str]:
+    return {rank.node for rank in one.ranks}
+
+
+def _write_bundle(file: Path, body: dict[str, Any]) -> None:
+    """One JSON file that its owner may read before anybody else does. Raises UsageError where it cannot."""
+    import os
+
+    import msgspec
+
+    import sparkd
+    from sparkd.cli.output import say
+    from sparkd.diagnosis.redact import redacted
+    from sparkd.errors import UsageError
+
+    plain = msgspec.json.decode(msgspec.json.encode({"sparkd": sparkd.__version__, **body}))
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(msgspec.json.format(msgspec.json.encode(redacted(plain))))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}") from error
+    say(f"wrote {file}; look through it before you show it to anybody")
+
+
+def _explain_files(words: list[str], output: OutputFormat, bundle: Path | None) -> None:
     from dataclasses import replace
-    from pathlib import Path
 
     from sparkd.cli.explanation import explanation_lines
     from sparkd.cli.logfiles import read_logs
@@ -81,6 +121,9 @@ def _explain_files(words: list[str], output: OutputFormat) -> None:
     evidence, unread = read_logs([Path(word) for word in words])
     told = explain_evidence(evidence)
     told = replace(told, not_known=(*told.not_known, *unread))
+    if bundle is not None:
+        seen = {"files": words, "lines": evidence.lines[-_BUNDLED:], "kernel": evidence.kernel[-_BUNDLED:]}
+        _write_bundle(bundle, {"explanation": told, **seen})
     if output is OutputFormat.JSON:
         show_json(told)
     else:
@@ -115,13 +158,22 @@ def explain_json(status: "DeploymentStatus", incidents: list["Incident"]) -> dic
 
 
 def explain_lines(
-    status: "DeploymentStatus", incidents: list["Incident"], now: float, paint: "Paint", *, is_whole: bool
+    status: "DeploymentStatus",
+    incidents: list["Incident"],
+    nodes: list["NodeStatus"],
+    now: float,
+    paint: "Paint",
+    *,
+    is_whole: bool,
 ) -> list[str]:
-    """The deployment as it is now if `is_whole`, then its incidents."""
-    from sparkd.cli.explanation import incident_lines
-    from sparkd.cli.output import deployment_lines
+    """The deployment and its nodes as they are now if `is_whole`, then its incidents."""
+    from sparkd.cli.explanation import incident_lines, waiting_lines
+    from sparkd.cli.output import deployment_lines, verdict_lines
 
-    lines = deployment_lines(status, now, paint) if is_whole else []
+    lines = []
+    if is_whole:
+        lines = [*deployment_lines(status, now, paint), *waiting_lines(status, now)]
+        lines += [line for node in nodes for line in verdict_lines(node.verdicts, paint, "  ")]
     for place, one in enumerate(incidents):
         lines += ["", *incident_lines(status.name, one, paint, with_timeline=place == 0)]
     if not incidents:

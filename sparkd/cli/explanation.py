@@ -1,11 +1,12 @@
 """How explanations and incidents look: pure functions from records to lines."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
-from sparkd.cli.output import Paint, clock_text, exit_text, verdict_lines
+from sparkd.cli.output import Paint, ago, clock_text, duration, exit_text, verdict_lines
 from sparkd.records.explanation import Explanation
 from sparkd.records.incident import Entry, Incident
-from sparkd.records.status import ExitStatus
+from sparkd.records.status import DeploymentStatus, ExitStatus
 
 
 def explanation_lines(told: Explanation, paint: Paint, indent: str = "") -> list[str]:
@@ -23,6 +24,23 @@ def explanation_lines(told: Explanation, paint: Paint, indent: str = "") -> list
     lines += [f"  not known: {gap}" for gap in told.not_known]
     lines += [f"  prevents it: --set {one}" for one in told.prevents]
     return [indent + line for line in lines]
+
+
+def waiting_lines(status: DeploymentStatus, now: float) -> list[str]:
+    """Of something that is not ready yet: when it last moved, when it will be ended, and where to look."""
+    waiting = status.waiting_for
+    if waiting is None:
+        return []
+    lines = [f"  last progress {ago(waiting.last_progress, now)} ago"] if waiting.last_progress else []
+    if waiting.deadline:
+        left = datetime.fromisoformat(waiting.deadline).timestamp() - now
+        lines.append(f"  in {duration(left)}: {waiting.then}")
+    running = {rank.rank for rank in status.ranks if rank.pid is not None}
+    if waiting.rank in running:
+        lines.append(f"  where its threads are: sparkd stacks {status.name} --rank {waiting.rank}")
+    elif running:
+        lines.append(f"  where threads are: sparkd stacks {status.name}")
+    return lines
 
 
 def incident_lines(name: str, one: Incident, paint: Paint, *, with_timeline: bool) -> list[str]:

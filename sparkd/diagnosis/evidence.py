@@ -1,7 +1,6 @@
 """What rules look at. Everything has a default: evidence is what is left, and usually not much is."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sparkd.records.preflight import Asked, Member
 from sparkd.records.report import Sample
@@ -65,16 +64,3 @@ class Evidence:
     """What the launch wants of them; None: they are looked at by themselves."""
     verdicts: tuple[Verdict, ...] = ()
     """What a part of sparkd has found by itself: a detector of the watch, the gang, the planner."""
-
-    def of_rank(self, rank: int) -> "Evidence":
-        """Only what was seen of one rank; what belongs to nobody stays."""
-        return replace(
-            self,
-            lines=_of(self.lines, rank),
-            ends=tuple(end for end in self.ends if end.rank in (rank, None)),
-            verdicts=tuple(verdict for verdict in self.verdicts if verdict.rank in (rank, None)),
-        )
-
-
-def _of(lines: Iterable[Line], rank: int) -> tuple[Line, ...]:
-    return tuple(line for line in lines if line.rank in (rank, None))

@@ -342,6 +342,33 @@ def test_explain_shows_incidents(home: Path, coordinator: FakeCoordinator) -> No
     assert sparkd(home, coordinator.url, "explain", "small/3").returncode == 1
 
 
+def test_explain_of_what_is_loading(home: Path, coordinator: FakeCoordinator) -> None:
+    waiting = {
+        "what": "rank 1 to load",
+        "since": "2026-01-01T00:00:00Z",
+        "then": "the gang is ended",
+        "rank": 1,
+        "node": "local-2",
+        "last_progress": "2026-01-01T00:01:00Z",
+        "deadline": "2126-01-01T00:00:00Z",
+    }
+    progress = {"percent": None, "detail": "loading", "read_bytes": 0, "rss_bytes": 0}
+    rank = {"rank": 1, "node": "local-2", "node_address": "", "phase": "loading", "since": None, "pid": 7}
+    loading = {
+        **READY,
+        "phase": "loading",
+        "waiting_for": waiting,
+        "ranks": [{**rank, "progress": progress}],
+    }
+    coordinator.on("GET", "/v1/status", {"deployments": [loading], "nodes": []})
+    coordinator.on("GET", f"{PATH}/incidents", [])
+    shown = sparkd(home, coordinator.url, "explain", "small").stdout
+    assert "waiting for rank 1 to load" in shown
+    assert "last progress" in shown
+    assert ": the gang is ended" in shown
+    assert "sparkd stacks small --rank 1" in shown
+
+
 def test_a_reader_that_has_enough_is_no_error(home: Path, coordinator: FakeCoordinator) -> None:
     line = json.dumps({"rank": 0, "at": 1.0, "stream": "out", "text": "x" * 100}).encode() + b"\n"
     coordinator.on("GET", f"{PATH}/logs", Answer(line * 20_000, kind="application/x-ndjson"))

@@ -99,3 +99,21 @@ def test_what_is_no_file_is_said(tmp_path: Path) -> None:
     )
     assert run.returncode == 1
     assert "nope.log is no file" in run.stderr
+
+
+def test_a_bundle_holds_no_secret(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_text(
+        "Received request cmpl-1: prompt: 'CUDA out of memory, my dear', params: SamplingParams(n=1)\n"
+        "RuntimeError: CUDA error: out of memory while serving with --api-key abc123XYZ\n"
+    )
+    bundle = tmp_path / "report.json"
+    words = [sys.executable, "-m", "sparkd", "explain", "--log", str(log), "--bundle", str(bundle)]
+    run = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "CUDA_OOM" in run.stdout
+    text = bundle.read_text()
+    assert json.loads(text)["explanation"]["cause"]["id"] == "CUDA_OOM"
+    assert "abc123XYZ" not in text
+    assert "my dear" not in text
+    assert bundle.stat().st_mode & 0o077 == 0
