@@ -99,9 +99,7 @@ def called(title: str) -> tuple[str, ...]:
 
 
 def orphan(node: Node) -> AbstractContextManager[None]:
-    return running(
-        node, "orphan", "VLLM::EngineCore 999", "/bin/bash", "-c", "exec -a VLLM::EngineCore sleep 999"
-    )
+    return running(node, "orphan", "VLLM::EngineCore 999", *called("VLLM::EngineCore"))
 
 
 def ray(node: Node) -> AbstractContextManager[None]:
