@@ -70,17 +70,27 @@ class Ring:
         with contextlib.suppress(OSError):
             self._mark().touch()
 
+    def records(self) -> list[dict[str, Any]]:
+        """The last looks of the boot before this one, oldest first. Raises OSError."""
+        old = self._old_boots()
+        return _records(self._last_text(old[-1]))[-self._limits.ring_told :] if old else []
+
     def _left_behind(self) -> Verdict | None:
-        boots = sorted(
+        old = self._old_boots()
+        for boot in old[:-1]:
+            self._forget(boot)
+        if not old or self._mark(old[-1]).exists():
+            return None
+        return unclean_end(self._last_text(old[-1]))
+
+    def _old_boots(self) -> list[str]:
+        return sorted(
             {path.stem.rpartition("-")[0] for path in self._folder.glob(f"*{_SEGMENT}")} - {self._boot},
             key=lambda boot: self._segments(boot)[-1].stat().st_mtime,
         )
-        for old in boots[:-1]:
-            self._forget(old)
-        if not boots or self._mark(boots[-1]).exists():
-            return None
-        text = self._segments(boots[-1])[-1].read_text(encoding="utf-8", errors="replace")
-        return unclean_end(text)
+
+    def _last_text(self, boot: str) -> str:
+        return self._segments(boot)[-1].read_text(encoding="utf-8", errors="replace")
 
     def _forget(self, boot: str) -> None:
         for path in (*self._segments(boot), self._mark(boot)):
@@ -97,12 +107,18 @@ class Ring:
         return self._folder / f"{boot or self._boot}{_CLEAN}"
 
 
-def unclean_end(text: str) -> Verdict | None:
-    """What the last lines of a segment say of an end that nobody announced. The very last one may be torn."""
-    records = []
+def _records(text: str) -> list[dict[str, Any]]:
+    """Of a segment. Its very last line may be torn."""
+    found = []
     for line in text.splitlines():
         with contextlib.suppress(msgspec.DecodeError):
-            records.append(msgspec.json.decode(line))
+            found.append(msgspec.json.decode(line))
+    return found
+
+
+def unclean_end(text: str) -> Verdict | None:
+    """What the last looks say of an end that nobody announced; None without any."""
+    records = _records(text)
     if not records:
         return None
     last = records[-1]

@@ -1,7 +1,8 @@
 """The last minutes before a fall, across nodes, in lines for people. Pure."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from sparkd.diagnosis.evidence import End, Evidence, Line, NodeSample
 from sparkd.engine.phrases import telling_lines
@@ -89,3 +90,24 @@ def _lines(lines: Iterable[Line]) -> list[Entry]:
                 told.discard(line.text.strip())
                 found.append(Entry(line.at, "line", line.text.strip(), line.node, rank, line.error_s))
     return found
+
+
+def completed(
+    known: tuple[Entry, ...], node: str, records: Iterable[Mapping[str, Any]], offset_s: float
+) -> tuple[Entry, ...]:
+    """With what the node's own black box saw after the last that it could tell before it went.
+
+    `records` are those of `sparkd_agent.ring`, by the node's clock, which `offset_s` moves to ours.
+    """
+    last = max((entry.at for entry in known if entry.node == node and entry.kind == "sample"), default=0.0)
+    found = []
+    for record in records:
+        at = float(record["at"]) + offset_s
+        if at <= last:
+            continue
+        available = record.get("available")
+        parts = [f"MemAvailable {available / GIB:.1f} GiB"] if available is not None else []
+        text = ", ".join([*parts, *record.get("verdicts", ())]) or "nothing is known"
+        found.append(Entry(at, "sample", f"{text} (told by the node after its return)", node))
+        found += [Entry(at, "kernel", str(line), node) for line in record.get("kernel", ())]
+    return tuple(sorted((*known, *found), key=lambda entry: entry.at))

@@ -122,6 +122,8 @@ class Defaults:
     ring_segment_bytes: int = 1 * MIB
     ring_segments: int = 4
     """15 minutes at one look a second are half a MiB, at five looks a second 2 MiB."""
+    ring_told: int = 120
+    """The last looks of a boot that ended badly, told to the coordinator by the next one."""
     stacks_s: float = 2.0
     """For one process to write where its threads are (design §3.6)."""
     stacks_pause_s: float = 0.1

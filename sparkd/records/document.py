@@ -6,7 +6,7 @@ from typing import Any, Literal
 from sparkd.records.rank import RankSpec
 
 Desired = Literal["up", "down"]
-TaskKind = Literal["port", "facts", "files", "image", "evict", "probe", "log", "canary", "stacks"]
+TaskKind = Literal["port", "facts", "files", "image", "evict", "probe", "log", "canary", "stacks", "blackbox"]
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -18,6 +18,7 @@ from sparkd.records.report import (
     ProbeReport,
     RankReport,
     Report,
+    Sample,
     TaskResult,
 )
 from tests.bed.coordinator import Answer, Coordinator
@@ -86,6 +87,9 @@ class PlayedNode:
         self.document: Document | None = None
         self.facts: dict[str, Any] = {"wall": time.time()}
         """What it says of its machine."""
+        self.sample: Sample | None = None
+        self.records: list[dict[str, Any]] = []
+        """Of its own black box."""
         self._stop = threading.Event()
         self._answered: set[str] = set()
         self._ranks: dict[str, RankReport] = {}
@@ -96,6 +100,9 @@ class PlayedNode:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
+
+    def fall(self, rank: str, why: str) -> None:
+        self._ranks[rank] = RankReport(rank, "fallen", fell=why)
 
     def _play(self) -> None:
         """The newest document with every beat, instead of a long poll beside the beats."""
@@ -109,7 +116,7 @@ class PlayedNode:
         results = self._answers(document) if document is not None else ()
         applied = document.order if document is not None else Revision(0, 0)
         told = tuple(self._ranks.values())
-        answer = self._agent.report(applied=applied, ranks=told, results=results)
+        answer = self._agent.report(applied=applied, ranks=told, results=results, sample=self.sample)
         if answer.status != 200:
             self._agent.hello(ranks=told)
             return None
@@ -139,6 +146,7 @@ class PlayedNode:
                 "files": {"model": {"path": "/models/tiny", "bytes": 1}},
                 "facts": self.facts,
                 "log": {"text": "1000000000 2000000000 1 a line of the log\n", "offset": 42},
+                "blackbox": {"records": self.records},
                 "stacks": {"processes": [{"pid": 1, "title": "VLLM::Worker", "lines": ["Thread 0x1"]}]},
             }
             results.append(TaskResult(task.id, ok=True, result=found[task.kind]))

@@ -44,6 +44,20 @@ def test_a_node_without_power_is_replaced_and_returns_without_its_rank(
     assert four.leaders(a) | four.leaders(four["c"]) == ranks
     assert four.client.deployment(name).generation == 2
 
+    # What was kept of it explains the fall without it; and the node itself tells how its last boot ended.
+    (incident,) = four.client.incidents(name)
+    cause = incident["explanation"]["cause"]
+    assert (cause["id"], cause["node"], cause["rank"]) == ("NODE_LOST", "b", 1)
+    assert {"a", "b"} <= {entry["node"] for entry in incident["timeline"] if entry["kind"] == "sample"}
+    told = until(lambda: _unclean_end(four), "the node to tell of its unclean end", 20)
+    assert f"sparkd-{name}-g1-r1" in told
+
+
+def _unclean_end(four: Cluster) -> str:
+    node = four.node_status("b")
+    verdicts = node.verdicts if node is not None else ()
+    return next((verdict.title for verdict in verdicts if verdict.id == "UNCLEAN_END"), "")
+
 
 @pytest.mark.parametrize(
     "order",

@@ -42,6 +42,7 @@ def test_a_gang_is_shed_then_ended_on_all_nodes_and_tried_once_more(
     assert fall is not None
     assert fall.cause == "MEMORY_THRASH", fall
     assert f"floor {floor}.0 GiB" in fall.reason
+    assert four.client.incidents(name)[0]["explanation"]["cause"]["id"] == "MEMORY_THRASH"
     assert "a second fall for memory" in status.reason
     assert not any(four.leaders(one) for one in four.nodes)
     kinds = {event.kind for event in four.client.recent_events(limit=200)}

@@ -72,6 +72,8 @@ def test_an_adopted_rank_still_tells_how_it_ended(four: Cluster, name: str, up: 
     (incident,) = four.client.incidents(name)
     fall = incident["fall"]
     assert (fall["rank"], fall["code"], fall["signal"], fall["how"]) == (1, None, 9, "shim"), fall
+    cause = incident["explanation"]["cause"]
+    assert (cause["id"], cause["rank"], cause["node"]) == ("PROCESS_KILLED", 1, "b")
 
 
 def test_agents_are_upgraded_under_running_ranks(four: Cluster, name: str, up: Up) -> None:

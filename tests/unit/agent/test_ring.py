@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+from sparkd.diagnosis.timeline import completed
 from sparkd.records.defaults import DEFAULTS, GIB
+from sparkd.records.incident import Entry
 from sparkd.records.memory import Memory
 from sparkd.records.report import Sample
 from sparkd.records.verdict import Severity, Verdict
@@ -26,6 +28,22 @@ def test_a_freeze_is_told_with_the_last_look(tmp_path: Path) -> None:
     assert "sparkd-d-g1-r0" in told.title
     for part in ("0.8 GiB", "UVM_THRASH", "NV_ERR_NO_MEMORY"):
         assert part in told.evidence
+
+
+def test_the_next_boot_can_tell_the_last_looks(tmp_path: Path) -> None:
+    Ring(tmp_path, "boot-1").keep([seen(100.0), seen(101.0, 0.8, kernel=(NVRM,), bad=True)])
+    records = Ring(tmp_path, "boot-2").records()
+    assert [record["at"] for record in records] == [100.0, 101.0]
+    known = (Entry(100.0, "sample", "MemAvailable 20.0 GiB", "spark-2"), Entry(103.0, "event", "it is lost"))
+    whole = completed(known, "spark-2", records, offset_s=0.5)
+    assert [(one.at, one.kind) for one in whole] == [
+        (100.0, "sample"),
+        (100.5, "sample"),
+        (101.5, "sample"),
+        (101.5, "kernel"),
+        (103.0, "event"),
+    ]
+    assert "UVM_THRASH" in whole[2].text
 
 
 def test_the_same_boot_is_no_end(tmp_path: Path) -> None:
