@@ -17,7 +17,13 @@ from sparkd_agent.procfs import ProcFs
 from sparkd_agent.runtime.docker_api import DockerApi
 
 PATIENCE_S: Final = 60.0
-_LEFT_OUT: Final = ("./usr/share", "./var/lib/apt", "./var/cache", "./boot", "./lib/firmware")
+_LEFT_OUT: Final = (
+    "./usr/share/doc",
+    "./usr/share/locale",
+    "./usr/share/man",
+    "./var/lib/apt",
+    "./var/cache",
+)
 PROC: Final = ProcFs()
 
 
