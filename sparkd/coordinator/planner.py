@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from sparkd.coordinator.keys import KeyRing
 from sparkd.errors import CoordinatorStarting, UsageError
-from sparkd.fleet.machine import world_of
+from sparkd.fleet.machine import with_kept_image, world_of
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.placement import place
 from sparkd.fleet.state import Fleet
@@ -105,6 +105,7 @@ def plan_now(fleet: Fleet, name: str, intent: Intent, members: Mapping[str, Memb
     Raises as `members_now`.
     """
     nodes = members_now(fleet, name, intent)
+    intent = with_kept_image(fleet, name, intent)
     gang = fleet.gangs.get(name)
     record = gang.record if gang is not None else None
     return build_plan(

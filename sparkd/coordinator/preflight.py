@@ -8,6 +8,7 @@ from typing import Any
 from sparkd.coordinator.planner import member_at, members_now, plan_now
 from sparkd.coordinator.reconciler import Reconciler
 from sparkd.errors import CoordinatorStarting, SparkdError
+from sparkd.fleet.machine import with_kept_image
 from sparkd.fleet.nodes import Node
 from sparkd.gang.preflight import port_taken
 from sparkd.gang.state import Answers, PendingTask
@@ -55,7 +56,10 @@ class Check:
     async def of_launch(self, name: str, intent: Intent) -> Preflight:
         """What `up` would run into. Raises UsageError when the nodes for it are not there."""
         nodes = members_now(self._reconciler.fleet, name, intent)
+        intent = with_kept_image(self._reconciler.fleet, name, intent)
         questions: dict[TaskKind, dict[str, Any]] = {"files": {"model": intent.profile.get("model", {})}}
+        if intent.image is not None:
+            questions["image"] = {"image": intent.image}
         members, port = await asyncio.gather(
             self._look(nodes, questions), self._fixed_port(name, intent, nodes[0])
         )
@@ -109,10 +113,11 @@ class Check:
     async def _ask(self, node: Node, kind: TaskKind, args: dict[str, Any]) -> TaskResult | None:
         """None if no answer came in time; a node that is not in contact is not waited for."""
         now = self._reconciler.now()
-        task = Task(f"preflight.{kind}.{node.id}.{now.wall:.6f}", kind, args, DEFAULTS.facts_s)
+        patience_s = DEFAULTS.facts_s + (DEFAULTS.image_facts_s if kind == "image" else 0.0)
+        task = Task(f"preflight.{kind}.{node.id}.{now.wall:.6f}", kind, args, patience_s)
         if not node.in_contact:
             return None
         try:
-            return await self._reconciler.errand(PendingTask(node.id, task, now.mono + DEFAULTS.facts_s))
+            return await self._reconciler.errand(PendingTask(node.id, task, now.mono + patience_s))
         except TimeoutError:
             return None

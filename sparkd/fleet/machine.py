@@ -251,14 +251,21 @@ def up(
     ending = gang.record.phase in gang_machine.ENDED or (
         gang.record.phase == "stopping" and gang.record.ending != "pending"
     )
-    if intent.image is None:  # the site chose one for this deployment before
-        intent = replace(intent, image=gang.record.intent.image)
+    intent = with_kept_image(fleet, name, intent)
     if not ending:
         if gang.record.intent.digest() == intent.digest():
             return fleet, (), "running"
         raise IntentDiffers(f"{name} runs with another intent", ())
     fleet, commands = _step_gangs(_asked(fleet, name), [(name, Up(intent))], now, limits)
     return fleet, commands, "started"
+
+
+def with_kept_image(fleet: Fleet, name: str, intent: Intent) -> Intent:
+    """The site chose an image for this deployment before, and is not asked for it again."""
+    gang = fleet.gangs.get(name)
+    if intent.image is not None or gang is None:
+        return intent
+    return replace(intent, image=gang.record.intent.image)
 
 
 def down(fleet: Fleet, name: str, now: Instant, limits: Defaults = DEFAULTS) -> Step:

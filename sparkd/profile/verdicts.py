@@ -17,7 +17,10 @@ from sparkd.records.verdict import Severity, Verdict
 def engine_of(node: NodeFacts) -> EngineFacts:
     """The engine that a rank on this node runs. Raises EngineUnknown if it has none."""
     if not node.engines:
-        raise EngineUnknown(f"node {node.name} has no engine; name one in its agent.toml ([engine.default])")
+        instead = ", or ask for an image (--image)" if "docker" in node.runtimes else ""
+        raise EngineUnknown(
+            f"node {node.name} has no engine; name one in its agent.toml ([engine.default]){instead}"
+        )
     return next((engine for engine in node.engines if engine.name == "default"), node.engines[0])
 
 
