@@ -21,11 +21,12 @@ COPY --from=build /opt/sparkd /opt/sparkd
 RUN useradd --system --uid 7070 --home-dir /var/lib/sparkd --create-home sparkd
 ENV PATH=/opt/sparkd/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     SPARKD_CONFIG_DIR=/var/lib/sparkd/config \
-    XDG_STATE_HOME=/var/lib/sparkd/state
+    XDG_STATE_HOME=/var/lib
 USER sparkd
 WORKDIR /var/lib/sparkd
 VOLUME /var/lib/sparkd
-CMD ["sparkd", "coordinator", "run", "--state-dir", "/var/lib/sparkd/coordinator"]
+# Once before: sparkd init --no-node --no-service --address ADDRESS
+CMD ["sparkd", "coordinator", "run"]
 
 FROM ${BASE} AS rank
 # sparkd starts `python3 -m vllm.entrypoints.cli.main`; its mods, its shim and the models are mounted.

@@ -145,7 +145,16 @@ class DockerEngine:
 
     def docker(self, *words: str, data: Any = None) -> str:
         """The command-line client; `data` is a file for its standard input."""
-        done = subprocess.run(
+        done = self._client(*words, data=data)
+        assert done.returncode == 0, f"docker {words}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+        return done.stdout
+
+    def try_docker(self, *words: str) -> str:
+        """What it prints, whether or not it succeeds."""
+        return self._client(*words).stdout
+
+    def _client(self, *words: str, data: Any = None) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
             ["docker", "-H", f"unix://{self.socket}", *words],
             env={**self.env, "DOCKER_BUILDKIT": "0"},
             stdin=data or subprocess.DEVNULL,
@@ -154,8 +163,6 @@ class DockerEngine:
             timeout=300,
             check=False,
         )
-        assert done.returncode == 0, f"docker {words}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
-        return done.stdout
 
     def import_folder(self, name: str, root: Path, files: Mapping[str, str], *changes: str) -> None:
         """An image of one layer: a root file system, and some files more."""

@@ -60,7 +60,8 @@ def test_up_with_an_image_serves_over_the_loss_of_all_daemons(bed: Bed, engine: 
     before = deployment.ready()
     running = {row["Names"][0].lstrip("/") for row in engine.containers()}
     assert running == {deployment.rank_name(0), deployment.rank_name(1)}
-    assert {row["Image"] for row in engine.containers()} == {IMAGE}
+    image = engine.api.ask("GET", f"/images/{IMAGE}/json")["Id"]
+    assert {row["ImageID"] for row in engine.containers()} == {image}
     assert ask(deployment, "Say something.", max_tokens=8)
     alive = deployment.all_processes()
 
