@@ -16,6 +16,8 @@ _INDEX: Final = ".safetensors.index.json"
 _POINTER_BYTES: Final = 1024
 """A pointer file has about 130 bytes; files longer than this are not opened to look for one."""
 _HUB_CACHE: Final = "snapshots"
+_FILES_MOST: Final = 5000
+"""The largest checkpoints have a few hundred; all names travel to the coordinator."""
 
 
 class _Index(msgspec.Struct):
@@ -74,6 +76,8 @@ def _other_snapshots(wanted: Path) -> list[str]:
 def look_through(folder: Path, *, weights_needed: bool = False) -> Checkpoint:
     """Sizes of all files, the headers of the safetensors files among them, and every defect.
 
+    Raises ValueError for a folder with far too many files to be a model.
+
     `weights_needed`: a folder without any weights is a defect too (vLLM can make up those of a main model).
     """
     in_hub = folder.parent.name == _HUB_CACHE
@@ -118,8 +122,11 @@ def look_through(folder: Path, *, weights_needed: bool = False) -> Checkpoint:
 
 def _paths(folder: Path) -> list[Path]:
     """What vLLM reads: the folder's own files, links to nothing included; nothing hidden, no folder below."""
-    found = (Path(entry) for entry in os.scandir(folder) if not entry.is_dir())
-    return sorted(path for path in found if not path.name.startswith(".") and path.suffix != ".incomplete")
+    listed = (Path(entry) for entry in os.scandir(folder) if not entry.is_dir())
+    found = [path for path in listed if not path.name.startswith(".") and path.suffix != ".incomplete"]
+    if len(found) > _FILES_MOST:
+        raise ValueError(f"{folder} has {len(found):,} files: that is no model")
+    return sorted(found)
 
 
 def _index_defects(folder: Path, files: dict[str, int]) -> list[CheckpointDefect]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from sparkd.diagnosis.evidence import Evidence
 from sparkd.diagnosis.rule import Found
 from sparkd.records.facts import EngineVersions, MachineFacts
 from sparkd.records.preflight import Member
@@ -30,6 +31,11 @@ def odd_ones(members: Sequence[Member], looks: Mapping[str, Look]) -> Iterator[F
             node=name,
             title=f"another {', '.join(what for what, _ in found)} than on the other nodes",
         )
+
+
+def engines_matter(evidence: Evidence) -> bool:
+    """Not where ranks run in containers: those of one image have one engine."""
+    return evidence.asked is None or evidence.asked.image is None
 
 
 def engine_of(member: Member) -> EngineVersions | None:

@@ -137,7 +137,8 @@ def _next_rendezvous(turn: Turn) -> int:
     start = used[-1] + 1 if used else first + spread(turn.record.name, last - first)
     span = last - first + 1
     candidates = (first + (start - first + i) % span for i in range(span))
-    return next(p for p in candidates if p not in used and p not in turn.gang.ports_skipped)
+    taken = {*used, *turn.gang.ports_skipped, _api_port(turn)}
+    return next(port for port in candidates if port not in taken)
 
 
 def spread(name: str, span: int) -> int:

@@ -47,6 +47,7 @@ def asked_of(intent: Intent) -> Asked:
         mods=tuple(str(mod.get("name")) for mod in profile.get("mods", ())),
         model_id=model.get("id"),
         revision=model.get("revision"),
+        image=intent.image,
     )
 
 

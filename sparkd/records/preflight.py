@@ -54,6 +54,8 @@ class Asked:
     model_id: str | None = None
     """On the Hub, with its revision; None for a model that is known by its path."""
     revision: str | None = None
+    image: str | None = None
+    """Ranks run in containers of it, so what is installed beside an agent is not what they use."""
 
 
 @dataclass(frozen=True, slots=True)

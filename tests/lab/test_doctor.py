@@ -178,3 +178,4 @@ def test_up_is_kept_from_starting_until_the_finding_is_waived(
         ("HALF_DOWNLOAD", True)
     ]
     assert any(event.kind == "waived" for event in four.events(name))
+    assert not doctor(four).verdicts, "the ranks that run are its own"

@@ -96,3 +96,21 @@ def test_one_mute_node_does_not_hide_another_that_is_silent() -> None:
     world.nodes["b"].disk.full = True  # its answers cannot be kept, so they are never told
     assert world.run_until(lambda: world.phase("d1") == "failed", LIMITS.preflight_s + 5), world.timeline()
     assert verdicts(world) == {("PREFLIGHT_SILENT", "b", False)}
+
+
+def test_the_ranks_do_not_meet_at_the_port_of_their_api() -> None:
+    """Case 28: both were free a moment ago, and would be one and the same."""
+    world = begun(58)
+    assert world.people.up("d1", intent(2, ("a", "b")))
+    assert world.run_until(lambda: world.phase("d1") == "ready", 5)
+    record = world.record("d1")
+    assert record is not None
+    (first_choice,) = record.rendezvous_ports
+    wish = intent(2, ("a", "b"))
+    world = begun(58)
+    assert world.people.up("d1", replace(wish, profile={**wish.profile, "api": {"port": first_choice}}))
+    assert world.run_until(lambda: world.phase("d1") == "ready", 5), world.timeline()
+    record = world.record("d1")
+    assert record is not None
+    assert record.api_port == first_choice
+    assert first_choice not in record.rendezvous_ports

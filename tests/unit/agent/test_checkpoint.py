@@ -1,3 +1,4 @@
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -178,6 +179,27 @@ def test_what_a_broken_download_left_in_the_hubs_cache_is_seen(tmp_path: Path) -
     model = {"path": None, "id": "o/m", "revision": "c" * 40}
     defects = find_models(model, (str(tmp_path),)).model.defects
     assert [defect.kind for defect in defects] == ["missing", "incomplete"]
+
+
+def test_what_a_text_in_the_metadata_says_is_no_tensor(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    entries = {
+        "__metadata__": {"note": '"data_offsets":[0,99999]'},
+        "w": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]},
+    }
+    text = json.dumps(entries, indent=1).encode()
+    weights = len(text).to_bytes(8, "little") + text + b"xx"
+    (tmp_path / "m" / "model.safetensors").write_bytes(weights)
+    assert find_models({"path": "m"}, (str(tmp_path),)).model.defects == ()
+
+
+def test_a_folder_of_thousands_of_files_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for number in range(5001):
+        (tmp_path / f"{number}.txt").touch()
+    with pytest.raises(ValueError, match="5,002 files: that is no model"):
+        find_models({"path": str(tmp_path)}, ())
 
 
 def test_folders_below_are_not_the_models_own(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 
 from sparkd.diagnosis.evidence import Evidence
-from sparkd.diagnosis.odd import engine_of, odd_ones
+from sparkd.diagnosis.odd import engine_of, engines_matter, odd_ones
 from sparkd.diagnosis.rule import Found, Rule
 from sparkd.records.preflight import Member
 from sparkd.records.verdict import Severity
@@ -9,7 +9,7 @@ from sparkd.records.verdict import Severity
 
 def _match(evidence: Evidence) -> Iterator[Found]:
     versions = {engine.packages.get("vllm") for member in evidence.members if (engine := engine_of(member))}
-    if len(versions) == 1:
+    if len(versions) == 1 and engines_matter(evidence):
         yield from odd_ones(evidence.members, {"build of vLLM": _build})
 
 

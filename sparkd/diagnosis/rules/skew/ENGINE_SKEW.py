@@ -1,13 +1,14 @@
 from collections.abc import Iterator
 
 from sparkd.diagnosis.evidence import Evidence
-from sparkd.diagnosis.odd import odd_ones, package
+from sparkd.diagnosis.odd import engines_matter, odd_ones, package
 from sparkd.diagnosis.rule import Found, Rule
 
 
 def _match(evidence: Evidence) -> Iterator[Found]:
     looks = {"vLLM": package("vllm"), "torch": package("torch"), "NCCL": package("nccl")}
-    yield from odd_ones(evidence.members, looks)
+    if engines_matter(evidence):
+        yield from odd_ones(evidence.members, looks)
 
 
 RULE = Rule(

@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 
 from sparkd.diagnosis.evidence import Evidence
-from sparkd.diagnosis.odd import engine_of, fact, odd_ones, package
+from sparkd.diagnosis.odd import engine_of, engines_matter, fact, odd_ones, package
 from sparkd.diagnosis.rule import Found, Rule
 from sparkd.records.preflight import Member
 from sparkd.records.verdict import Severity
@@ -12,13 +12,16 @@ def _match(evidence: Evidence) -> Iterator[Found]:
         "NVIDIA driver": fact(lambda machine: machine.driver),
         "kernel": fact(lambda machine: machine.kernel),
         "architecture": fact(lambda machine: machine.architecture),
-        "CUDA runtime": package("cuda"),
-        "triton": package("triton"),
-        "FlashInfer": package("flashinfer"),
-        "transformers": package("transformers"),
-        "Python": _python,
         "system firmware": fact(lambda machine: machine.firmware.get("system")),
     }
+    if engines_matter(evidence):
+        looks |= {
+            "CUDA runtime": package("cuda"),
+            "triton": package("triton"),
+            "FlashInfer": package("flashinfer"),
+            "transformers": package("transformers"),
+            "Python": _python,
+        }
     yield from odd_ones(evidence.members, looks)
 
 
