@@ -23,7 +23,7 @@ from sparkd.errors import (
 from sparkd.records.answer import CommandAnswer, LogLine, Membership, NodeEnrolled, Problem, RankStacks
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.event import Event
-from sparkd.records.fabric import FabricView
+from sparkd.records.fabric import FabricTest, FabricView
 from sparkd.records.status import DeploymentStatus, NodeStatus, Status
 from sparkd.sse import read_messages
 from sparkd.transport import HttpTransport, Response, Transport
@@ -68,6 +68,10 @@ class Client:
     def fabric(self, nodes: Sequence[str] = ()) -> FabricView:
         """What a gang on these nodes, or on all, would use."""
         return self._get(f"/v1/fabric{_query(nodes=','.join(nodes) or None)}", FabricView)
+
+    def fabric_test(self, nodes: Sequence[str] = ()) -> FabricTest:
+        """Have these nodes, or all, call each other; takes some seconds."""
+        return _decode(self._send("POST", "/v1/fabric/test", {"nodes": nodes}).read(), FabricTest)
 
     def deployment(self, name: str) -> DeploymentStatus:
         return self._get(_deployment(name), DeploymentStatus)

@@ -58,6 +58,7 @@ from sparkd_agent.core.state import (
     StartFailed,
     Terminate,
 )
+from sparkd_agent.ears import Ears
 from sparkd_agent.facts import gather_facts, node_fabric
 from sparkd_agent.ledger import Fences, Ledger
 from sparkd_agent.logs import RankLog
@@ -109,6 +110,7 @@ class Agent:
         self._ring = ring
         self._limits = limits
         self.watch = Watch(self, sampler, around, clock, limits)
+        self.ears = Ears(limits)
         self._machine = Machine(config, sees_all="sys_ptrace" in privileges.held)
         self._facts = gather_facts(config, self.watch.sample.memory, privileges, offer)
         self._run = secrets.token_hex(6)
@@ -442,7 +444,9 @@ class Agent:
             self._post(await asyncio.to_thread(self._last_boot, task.id))
             self.urgent.set()
             return
-        result = await asyncio.to_thread(answer, task, self.config, self.ranks_dir, self.look_over())
+        result = await asyncio.to_thread(
+            answer, task, self.config, self.ranks_dir, self.look_over(), self.ears
+        )
         self._post(result)
         self.urgent.set()
 

@@ -61,7 +61,8 @@ class LocalSocket:
                 task = Task(
                     "local", "log", {"rank": asked.get("rank"), "lines": asked.get("lines", 100)}, 5.0
                 )
-                result = answer(task, self._agent.config, self._agent.ranks_dir, self._agent.look_over())
+                agent = self._agent
+                result = answer(task, agent.config, agent.ranks_dir, agent.look_over(), agent.ears)
                 return result.result if result.ok else {"error": result.error}
             case other:
                 return {"error": f"nothing is known of {other!r}; ask for status or log"}

@@ -16,13 +16,17 @@ from sparkd.records.names import parse_rank_name
 from sparkd.records.report import TaskResult
 from sparkd_agent.checkpoint import find_models
 from sparkd_agent.config import AgentConfig
+from sparkd_agent.ears import Ears
 from sparkd_agent.logs import RankLog
 from sparkd_agent.rankfolder import RankFolder
+from sparkd_agent.reach import reach_all
 
 _MARKS = {"stdout": "1", "stderr": "2", "shim": "!"}
 
 
-def answer(task: Task, config: AgentConfig, ranks: Path, look_over: Callable[[], MachineFacts]) -> TaskResult:
+def answer(
+    task: Task, config: AgentConfig, ranks: Path, look_over: Callable[[], MachineFacts], ears: Ears
+) -> TaskResult:
     """Answer one question. What goes wrong is an answer too: `ok` false and the reason."""
     try:
         match task.kind:
@@ -39,7 +43,7 @@ def answer(task: Task, config: AgentConfig, ranks: Path, look_over: Callable[[],
             case "evict":
                 result = _evict(config)
             case "probe":
-                result = _probe(task.args)
+                result = _probe(task.args, ears)
             case _:
                 return TaskResult(
                     task.id, ok=False, error=f"this agent does not know tasks of kind {task.kind}"
@@ -102,8 +106,16 @@ def owner_of(port: int) -> str:
 # probe -----------------------------------------------------------------------------------------------
 
 
-def _probe(args: dict[str, Any]) -> dict[str, Any]:
-    """Whether any of the targets takes a connection from this node: the coordinator cannot reach it."""
+def _probe(args: dict[str, Any], ears: Ears) -> dict[str, Any]:
+    """For a test of the fabric: `listen` at an address, tell what was `heard` there, `reach` others. Else
+    whether any of the targets takes a connection from this node: the coordinator cannot reach it.
+    """
+    if "listen" in args:
+        return ears.listen(str(args["listen"]))
+    if "heard" in args:
+        return ears.heard(int(args["heard"]))
+    if "reach" in args:
+        return {"reached": msgspec.to_builtins(reach_all(str(args["own"]), args["reach"], args.get("mtu")))}
     for target in args["targets"]:
         try:
             with socket.create_connection((str(target["host"]), int(target["port"])), timeout=1.0):

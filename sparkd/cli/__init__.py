@@ -25,7 +25,7 @@ VERBS = {
     "init": "Make this machine the coordinator's, once for a cluster.",
     "nodes": "Enrol, show, drain, upgrade and remove the machines that run agents.",
     "profiles": "List, show and check profiles.",
-    "fabric": "Show the network between nodes.",
+    "fabric": "Show and test the network between nodes.",
     "mods": "List sparkd's changes to vLLM, and check them against an installed one.",
     "models": "Check a model's files against what a profile needs of them.",
     "coordinator": "Run the coordinator.",

@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 
 import sparkd
 from sparkd.coordinator import metrics
-from sparkd.coordinator.fabric import fabric_now
+from sparkd.coordinator.fabric import fabric_now, fabric_test
 from sparkd.coordinator.logs import LogReader
 from sparkd.coordinator.planner import plan_now
 from sparkd.coordinator.preflight import Check
@@ -25,7 +25,7 @@ from sparkd.profile.check import profile_of
 from sparkd.profile.differences import intent_differences
 from sparkd.records.answer import CommandAnswer, Membership, NodeEnrolled, Problem, RankStacks
 from sparkd.records.event import Event
-from sparkd.records.fabric import FabricView
+from sparkd.records.fabric import FabricTest, FabricView
 from sparkd.records.intent import Intent
 from sparkd.records.plan import Plan
 from sparkd.records.preflight import Preflight
@@ -187,6 +187,10 @@ def _add_commands(app: FastAPI, reconciler: Reconciler) -> None:
     async def resume_node(name: str) -> Response:
         reconciler.drain(name, drained=False)
         return _Json(reconciler.status().nodes)
+
+    @app.post("/v1/fabric/test", response_model=FabricTest)
+    async def post_fabric_test(nodes: Annotated[list[str], Body(embed=True)]) -> Response:
+        return _Json(await fabric_test(reconciler, nodes))
 
     @app.post("/v1/plan", response_model=Plan)
     async def post_plan(name: Annotated[str, Body()], intent: Annotated[Intent, Body()]) -> Response:

@@ -1,8 +1,10 @@
-"""The fabric of nodes, for people: what a gang on them would use, from what they last showed."""
+"""The fabric of nodes, for people: what a gang on them would use, and a test of it."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from secrets import token_hex
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,13 +14,16 @@ from sparkd.fabric.choice import choose, variables
 from sparkd.fabric.findings import findings
 from sparkd.fabric.member import members_of
 from sparkd.fabric.pins import own_address
+from sparkd.fabric.reach import judge_calls
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Fleet
 from sparkd.gang.state import PendingTask
 from sparkd.records.defaults import DEFAULTS
-from sparkd.records.document import Task
-from sparkd.records.fabric import FabricSeat, FabricView, NodeFabric
+from sparkd.records.document import Task, TaskKind
+from sparkd.records.fabric import Call, FabricSeat, FabricTest, FabricView, NodeFabric, Reached
 from sparkd.records.facts import MachineFacts
+
+T = TypeVar("T")
 
 
 async def fabric_now(reconciler: Reconciler, names: Sequence[str] = ()) -> FabricView:
@@ -30,13 +35,101 @@ async def fabric_now(reconciler: Reconciler, names: Sequence[str] = ()) -> Fabri
 
 
 async def _ask(reconciler: Reconciler, node: Node) -> NodeFabric | None:
+    answer = await _asked(reconciler, node.id, "facts", {}, MachineFacts)
+    return answer.fabric if answer else None
+
+
+async def _asked(
+    reconciler: Reconciler, node: str, kind: TaskKind, args: dict[str, Any], answer: type[T]
+) -> T | None:
+    """None for a node that does not answer in time, cannot, or in a way that is not understood."""
     now = reconciler.now()
-    task = Task(f"fabric.{node.id}.{now.wall:.6f}", "facts", {}, DEFAULTS.facts_s)
+    task = Task(f"fabric.{node}.{token_hex(4)}", kind, args, DEFAULTS.facts_s)
     try:
-        result = await reconciler.errand(PendingTask(node.id, task, now.mono + DEFAULTS.facts_s))
-        return msgspec.convert(result.result, MachineFacts).fabric if result.ok else None
+        result = await reconciler.errand(PendingTask(node, task, now.mono + DEFAULTS.facts_s))
+        return msgspec.convert(result.result, answer) if result.ok else None
     except (TimeoutError, msgspec.ValidationError):
         return None
+
+
+class _Listening(msgspec.Struct):
+    port: int
+
+
+class _Calls(msgspec.Struct):
+    reached: list[Reached]
+
+
+class _Heard(msgspec.Struct):
+    heard: list[str]
+
+
+async def fabric_test(reconciler: Reconciler, names: Sequence[str] = ()) -> FabricTest:
+    """Have the nodes call each other at the addresses where ranks would meet, all at once, both ways.
+
+    Raises NotFound.
+    """
+    view = await fabric_now(reconciler, names)
+    seats = {seat.node: seat for seat in view.seats}
+    ports = dict(
+        zip(seats, await asyncio.gather(*(_listen(reconciler, seat) for seat in view.seats)), strict=True)
+    )
+    called = dict(
+        zip(
+            seats,
+            await asyncio.gather(*(_call(reconciler, seat, view.seats, ports) for seat in view.seats)),
+            strict=True,
+        )
+    )
+    heard = dict(
+        zip(
+            seats,
+            await asyncio.gather(*(_heard(reconciler, node, ports[node]) for node in seats)),
+            strict=True,
+        )
+    )
+    calls = {
+        (here.name, there.name): Call(
+            here.name,
+            there.name,
+            called[here.node].get(there.address),
+            None if (ears := heard[there.node]) is None else here.address in ears,
+            _mtu_of(here),
+        )
+        for here in view.seats
+        for there in view.seats
+        if here is not there
+    }
+    verdicts = judge_calls([seat.name for seat in view.seats], calls)
+    return FabricTest(view, tuple(calls.values()), tuple(verdicts))
+
+
+async def _listen(reconciler: Reconciler, seat: FabricSeat) -> int | None:
+    answer = await _asked(reconciler, seat.node, "probe", {"listen": seat.address}, _Listening)
+    return answer.port if answer else None
+
+
+async def _call(
+    reconciler: Reconciler, seat: FabricSeat, seats: Sequence[FabricSeat], ports: Mapping[str, int | None]
+) -> dict[str, Reached]:
+    targets = [
+        {"host": other.address, "port": ports[other.node]}
+        for other in seats
+        if other is not seat and ports[other.node] is not None
+    ]
+    args = {"own": seat.address, "reach": targets, "mtu": _mtu_of(seat)}
+    answer = await _asked(reconciler, seat.node, "probe", args, _Calls)
+    return {reached.host: reached for reached in answer.reached} if answer else {}
+
+
+async def _heard(reconciler: Reconciler, node: str, port: int | None) -> list[str] | None:
+    answer = None if port is None else await _asked(reconciler, node, "probe", {"heard": port}, _Heard)
+    return answer.heard if answer else None
+
+
+def _mtu_of(seat: FabricSeat) -> int | None:
+    interface = seat.fabric.interface(seat.interface) if seat.fabric and seat.interface else None
+    return interface.mtu if interface else None
 
 
 def fabric_view(

@@ -1,10 +1,10 @@
 """The fabric as a picture in a terminal: the networks that nodes share, and the ports that lead nowhere."""
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sparkd.fabric.cards import other_half
-from sparkd.records.fabric import FabricSeat, FabricView, Interface
+from sparkd.records.fabric import Call, FabricSeat, FabricView, Interface
 
 Row = tuple[FabricSeat, Interface, str]
 
@@ -87,3 +87,18 @@ def _apart(seat: FabricSeat, shared: dict[str, list[Row]]) -> Iterator[str]:
             reason = "left out" if interface.name in joined else f"alone in {', '.join(interface.addresses)}"
         half = other_half(seat.fabric, interface)
         yield f"{seat.name} {interface.name}: {reason}{f', other half of {half.name}' if half else ''}"
+
+
+def call_rows(calls: Sequence[Call]) -> list[tuple[str, str, str, str]]:
+    """One row for each direction of each pair."""
+    return [(call.source, f"-> {call.target}", *_outcome(call)) for call in calls]
+
+
+def _outcome(call: Call) -> tuple[str, str]:
+    reached = call.reached
+    if reached is None:
+        return "not tested", ""
+    if reached.tcp is not None:
+        return reached.tcp, ""
+    size = f"packets of {reached.mtu} bytes" if reached.mtu else "no large packet"
+    return f"connected, {(reached.rtt_s or 0) * 1e6:.0f} us", size if call.wanted_mtu else ""

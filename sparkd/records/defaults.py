@@ -69,6 +69,12 @@ class Defaults:
     facts_s: float = 10.0
     """For one node to look itself over, which takes a tenth of a second. One that does not answer is told of
     and starts all the same: its facts would only have warned sooner of what its rank will say."""
+    fabric_listen_s: float = 5.0
+    """For a test of the fabric a node listens this long: the one time it does."""
+    fabric_connect_s: float = 1.5
+    fabric_datagram_s: float = 0.3
+    fabric_datagrams: int = 3
+    fabric_exchanges: int = 20
     resolve_s: float = 1.0
     """For a node's resolver to answer for the node's own name; without a name server it may take 30 s."""
     copy_bytes_s: float = 400 * MIB

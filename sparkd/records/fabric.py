@@ -114,3 +114,40 @@ class FabricView:
     reason: str
     seats: tuple[FabricSeat, ...]
     verdicts: tuple[Verdict, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What one node found when it called another one. Seconds; sizes in bytes, headers included."""
+
+    host: str
+    tcp: str | None = None
+    """Why there was no connection to an ephemeral port; None: there was one."""
+    rtt_s: float | None = None
+    """The shortest of some exchanges over that connection."""
+    udp: bool = False
+    """A small datagram was answered."""
+    mtu: int | None = None
+    """The largest packet of those tried that arrived in one piece; None: none did, or none was tried."""
+    neighbour: bool | None = None
+    """The other end answered on the link itself (ARP); None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One direction of one pair of nodes, by their names."""
+
+    source: str
+    target: str
+    reached: Reached | None = None
+    """None: the calling node did not answer, or the other one could not listen."""
+    heard: bool | None = None
+    """The other end received something from here; None: not known."""
+    wanted_mtu: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FabricTest:
+    view: FabricView
+    calls: tuple[Call, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()

@@ -145,6 +145,8 @@ class PlayedNode:
                 "port": {"ports": ports},
                 "files": {"model": {"path": "/models/tiny", "bytes": 1}},
                 "facts": self.facts,
+                # A test of the fabric: it listens, reaches nobody and was called by nobody.
+                "probe": {"port": 40_000, "reached": [], "heard": []},
                 "log": {"text": "1000000000 2000000000 1 a line of the log\n", "offset": 42},
                 "blackbox": {"records": self.records},
                 "stacks": {"processes": [{"pid": 1, "title": "VLLM::Worker", "lines": ["Thread 0x1"]}]},
