@@ -1,4 +1,4 @@
-"""How a node reaches others over the fabric: a connection, its round trip, how large a packet gets through."""
+"""How a node reaches others over the fabric: a connection, a round trip, how large a packet gets through."""
 
 import errno
 import os
