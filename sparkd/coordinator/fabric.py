@@ -42,7 +42,9 @@ async def _ask(reconciler: Reconciler, node: Node) -> NodeFabric | None:
 async def _asked(
     reconciler: Reconciler, node: str, kind: TaskKind, args: dict[str, Any], answer: type[T]
 ) -> T | None:
-    """None for a node that does not answer in time, cannot, or in a way that is not understood."""
+    """None for a node that is out of contact, does not answer in time, or not in a way that is understood."""
+    if not reconciler.fleet.nodes[node].in_contact:
+        return None
     now = reconciler.now()
     task = Task(f"fabric.{node}.{token_hex(4)}", kind, args, DEFAULTS.facts_s)
     try:
@@ -117,6 +119,8 @@ async def _call(
         for other in seats
         if other is not seat and ports[other.node] is not None
     ]
+    if ports[seat.node] is None:
+        return {}  # it did not answer: asking once more would only take longer
     args = {"own": seat.address, "reach": targets, "mtu": _mtu_of(seat)}
     answer = await _asked(reconciler, seat.node, "probe", args, _Calls)
     return {reached.host: reached for reached in answer.reached} if answer else {}
