@@ -64,16 +64,23 @@ def judge(evidence: Evidence, among: Iterable[Rule] | None = None) -> tuple[Judg
 
 
 @lru_cache(maxsize=256)
-def cause_of_rank(lines: tuple[str, ...], end: End | None = None, *, refused: bool = True) -> Rule | None:
+def cause_of_rank(
+    lines: tuple[str, ...],
+    end: End | None = None,
+    *,
+    refused: bool = True,
+    verdicts: tuple[Verdict, ...] = (),
+) -> Rule | None:
     """What the last lines of one rank, oldest first, and the end of its process say of why it fell.
 
     None if that is nothing known. A bare signal explains less than an exception, and a collective that failed
     is told only where nothing else is; a state is never a cause. Unless it `refused` to go on by itself, what
-    no retry can cure was no reason to end, whatever was logged.
+    no retry can cure was no reason to end, whatever was logged. `verdicts` are those of its node that are
+    known to be about it.
     """
     read = tuple(read_line(raw, at=float(place)) for place, raw in enumerate(lines))
     rules = [rule for rule in _of_falls() if refused or rule.retry != "never"]
-    told = judge(Evidence(read, ends=() if end is None else (end,)), rules)
+    told = judge(Evidence(read, ends=() if end is None else (end,), verdicts=verdicts), rules)
     best = min(told, key=lambda one: (KINDS.index(one.rule.kind), one.found.at or 0.0), default=None)
     return best.rule if best else None
 

@@ -12,7 +12,7 @@ from sparkd.engine.phrases import telling_lines
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.explanation import Cause, Explanation, Secondary
 from sparkd.records.fall import Fall
-from sparkd.records.verdict import Verdict
+from sparkd.records.verdict import Severity, Verdict
 
 FAILED: Final = (
     "Engine core initialization failed",
@@ -36,8 +36,8 @@ _MOMENTS: Final[dict[Kind, int]] = {
 def explain(evidence: Evidence) -> Explanation:
     """Kind first, time second (design §8). Without any sign of a fall there is no cause."""
     judged = judge(evidence)
-    events = [one for one in judged if one.rule.kind != "state"]
-    states = [one for one in judged if one.rule.kind == "state"]
+    events = [one for one in judged if _is_event(one)]
+    states = [one for one in judged if not _is_event(one)]
     if not events:
         events = _unknown(evidence)
     first, *beside = choose(events, _moment) or (None,)
@@ -58,6 +58,11 @@ def explain(evidence: Evidence) -> Explanation:
         not_known=tuple(_not_known(told, beside)),
         prevents=told.rule.prevents,
     )
+
+
+def _is_event(one: Judged) -> bool:
+    """A warning ends nothing, whatever it may lead to."""
+    return one.rule.kind != "state" and (one.rule.kind == "end" or one.verdict.severity is Severity.BLOCK)
 
 
 def _explained(first: Judged, events: list[Judged]) -> Judged:

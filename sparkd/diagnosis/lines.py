@@ -27,7 +27,9 @@ _JOURNAL: Final = re.compile(
 _TORCH: Final = re.compile(r"^\[?(?:\[rank(?P<rank>\d+)\]:? ?)?\[[WEIF](?P<stamp>\d{4} \d\d:\d\d:\d\d)")
 _RANKED: Final = re.compile(r"^(?:\[rank(?P<rank>\d+)\]: ?|\[\d+,(?P<mpi>\d+)\]<std(?:out|err)>: ?)")
 _UPTIME: Final = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d{6}\] ")
-_KERNEL: Final = re.compile(r"^(NVRM: |\[UFW |Out of memory: Killed process|oom-kill:|.* invoked oom-killer)")
+_KERNEL: Final = re.compile(
+    r"^(NVRM: |\[UFW |(Memory cgroup o|O)ut of memory: Killed |oom-kill:|oom_reaper:|.* invoked oom-killer)"
+)
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _WHOLE_SECOND_S: Final = 1.0
 _FRACTION_S: Final = 0.1

@@ -74,7 +74,7 @@ def _is_down(report: RankReport, *, by_itself: bool) -> bool:
 
 def _fall_of(turn: Turn, rank: int, report: RankReport, node: Node) -> Fall:
     exit_ = report.exit
-    cause = _cause_of(turn, report)
+    cause = _cause_of(turn, report, node)
     return Fall(
         generation=turn.record.generation,
         rank=rank,
@@ -92,12 +92,22 @@ def _fall_of(turn: Turn, rank: int, report: RankReport, node: Node) -> Fall:
     )
 
 
-def _cause_of(turn: Turn, report: RankReport) -> Rule | None:
+def _cause_of(turn: Turn, report: RankReport, node: Node) -> Rule | None:
     """What a rank's last lines and its exit say of its end. Who refuses an argument or misses a file exits
     with an error before it was ever ready.
     """
     refused = report.exit is not None and bool(report.exit.code) and turn.gang.ready_since is None
-    return cause_of_rank(report.lines, _end_of(turn, report), refused=refused)
+    return cause_of_rank(
+        report.lines, _end_of(turn, report), refused=refused, verdicts=_of_the_kernel(report, node)
+    )
+
+
+def _of_the_kernel(report: RankReport, node: Node) -> tuple[Verdict, ...]:
+    """A SIGKILL is the kernel's only where its log names the very process."""
+    if report.exit is None or node.sample is None:
+        return ()
+    named = f"process {report.exit.pid} "
+    return tuple(one for one in node.sample.verdicts if one.id == "KERNEL_OOM" and named in one.evidence)
 
 
 def _end_of(turn: Turn, report: RankReport) -> End | None:

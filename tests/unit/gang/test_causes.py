@@ -8,7 +8,8 @@ from sparkd.gang import machine
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import Gang, Tick, World
 from sparkd.records.fall import Fall
-from sparkd.records.report import Exit, RankReport
+from sparkd.records.report import Exit, RankReport, Sample
+from sparkd.records.verdict import Severity, Verdict
 from tests.unit.gang.test_mods import gang
 
 NCCL = "gpu-1:812:901 [0] NCCL WARN socketProgress: Connection closed by remote peer spark-2<41822>"
@@ -20,11 +21,13 @@ def fallen(rank: int, exit_: Exit | None, *lines: str) -> RankReport:
     return RankReport(f"sparkd-d-g1-r{rank}", "fallen", exit=exit_, fell="it ended", lines=lines)
 
 
-def named(*reports: RankReport, error_s: float = 0.001) -> GangRecord:
-    return after(gang("loading"), *reports, error_s=error_s).record
+def named(*reports: RankReport, error_s: float = 0.001, sample: Sample | None = None) -> GangRecord:
+    return after(gang("loading"), *reports, error_s=error_s, sample=sample).record
 
 
-def after(before: Gang, *reports: RankReport | None, error_s: float = 0.001) -> Gang:
+def after(
+    before: Gang, *reports: RankReport | None, error_s: float = 0.001, sample: Sample | None = None
+) -> Gang:
     """One step of the gang, with what each node says of its rank."""
     nodes = {
         name: Node(
@@ -35,6 +38,7 @@ def after(before: Gang, *reports: RankReport | None, error_s: float = 0.001) -> 
             state="alive",
             reports={report.name: report} if report else {},
             clock_error_s=error_s,
+            sample=sample,
         )
         for name, report in zip("ab", reports, strict=True)
     }
@@ -75,3 +79,15 @@ def test_two_that_died_closer_together_than_the_clocks_tell_are_both_named() -> 
 def test_what_a_rank_said_explains_more_than_the_signal_that_followed() -> None:
     fall = fall_of(named(fallen(0, None), fallen(1, VICTIM, "torch.OutOfMemoryError: CUDA out of memory.")))
     assert (fall.rank, fall.cause) == (1, "CUDA_OOM")
+
+
+@pytest.mark.parametrize(("pid", "cause"), [(18197, "KERNEL_OOM"), (4711, "PROCESS_KILLED")])
+def test_the_kernel_is_the_cause_only_if_it_names_the_process(pid: int, cause: str) -> None:
+    struck = Verdict(
+        "KERNEL_OOM",
+        Severity.WARN,
+        "the kernel's OOM killer has struck",
+        evidence=f"Out of memory: Killed process {pid} (VLLM::Worker_TP) total-vm:91234kB",
+    )
+    fall = fall_of(named(fallen(0, None), fallen(1, VICTIM, LAUNCHER), sample=Sample(verdicts=(struck,))))
+    assert (fall.rank, fall.cause) == (1, cause)

@@ -8,7 +8,7 @@ RULE = Rule(
     match=log(
         "cannot open shared object file",
         "undefined symbol: ",
-        pattern=r"(ImportError: |error while loading shared libraries: |OSError: )\S+\.so[\w.]*: (cannot open shared object file|undefined symbol)",
+        pattern=r"\blib[\w.+-]*\.so[\w.]*: (cannot open shared object file|undefined symbol)",
     ),
     retry="never",
     reference="natolambert/dgx-spark-setup",

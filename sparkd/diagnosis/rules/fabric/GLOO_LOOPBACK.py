@@ -1,5 +1,6 @@
 import ipaddress
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sparkd.diagnosis.evidence import Evidence
 from sparkd.diagnosis.rule import Found, Rule, log
@@ -10,11 +11,11 @@ _FAILED = log("connectFullMesh failed")
 
 
 def _match(evidence: Evidence) -> Iterator[Found]:
-    """The fall-back alone is harmless where all ranks are on one machine."""
+    """The fall-back alone is harmless where all ranks are on one machine: then it is only told."""
     failed = list(_FAILED(evidence))
     yield from failed
-    if failed:
-        yield from _FALLBACK(evidence)
+    if not failed:
+        yield from (replace(found, severity=Severity.WARN) for found in _FALLBACK(evidence))
     if evidence.asked is None or evidence.asked.ranks > 1:
         yield from _names(evidence)
 

@@ -3,7 +3,12 @@ from collections.abc import Iterator
 from sparkd.diagnosis.evidence import Evidence
 from sparkd.diagnosis.rule import Found, Rule, kernel, reported
 
-_LINE = kernel("Killed process", pattern=r"[Oo]ut of memory: Killed process \d+|oom_reaper: reaped process")
+_LINE = kernel(
+    "Killed process",
+    "oom-killer",
+    "oom_reaper",
+    pattern=r"[Oo]ut of memory: Killed process \d+|oom_reaper: reaped process|invoked oom-killer",
+)
 _REPORTED = reported("KERNEL_OOM")
 
 
