@@ -60,7 +60,8 @@ def _read(path: Path) -> tuple[list[Line], list[Line]]:
     year = datetime.fromtimestamp(path.stat().st_mtime, UTC).year
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         head = content[:_HEAD_BYTES].decode(errors="replace")
-        log = ForeignLog(rank=_rank_of(path.name, head), node=path.name, year=year)
+        name = _name_of(path)
+        log = ForeignLog(rank=_rank_of(name, head), node=name, year=year)
         last = max(0, size - _LAST_BYTES)
         found = dict(_last_words(content))
         for begin, end in ((0, min(_FIRST_BYTES, last)), (last, size)):
@@ -126,10 +127,15 @@ def _last_words(content: mmap.mmap) -> Iterator[tuple[int, bytes]]:
     yield from (found[text] for text in told if text in found)
 
 
+def _name_of(path: Path) -> str:
+    """The file's, but of a segment of our own (`RANK/log/000…`) the rank's."""
+    return path.parent.parent.name if path.name.isdecimal() and path.parent.name == "log" else path.name
+
+
 def _rank_of(name: str, head: str) -> int | None:
     """By the file's name, else by what its launcher wrote; None where several ranks share the file."""
-    if named := re.search(r"(?:rank|node)[-_]?(\d+)", name):
-        return int(named[1])
+    if named := re.search(r"(?:rank|node)[-_]?(\d+)|-r(\d+)$", name):
+        return int(named[1] or named[2])
     told = {int(rank) for rank in re.findall(r"(?:--node-rank[ =]|\bnode_rank[=:] ?)(\d+)", head)}
     told = told or {int(rank) for rank in re.findall(r"world_size=\d+ rank=(\d+) ", head)}
     return told.pop() if len(told) == 1 else None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sparkd.diagnosis.evidence import End, Evidence, Line
+from sparkd.diagnosis.lines import is_of_a_user
 from sparkd.diagnosis.rule import Found
 
 NEEDLES: Final = (
@@ -33,7 +34,7 @@ def ends_of(evidence: Evidence) -> Iterator[End]:
     yield from evidence.ends
     for line in evidence.lines:
         end = told_end(line)
-        if end is not None:
+        if end is not None and not is_of_a_user(line.text):
             yield end
 
 

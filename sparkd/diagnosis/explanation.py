@@ -102,6 +102,9 @@ def _unknown(evidence: Evidence) -> list[Judged]:
 
 
 def _gaps(id_: str) -> list[str]:
+    rule = catalogue().get(id_)
+    if rule is not None and rule.kind == "collective":
+        return ["what ended first: so a rank hears of another one's end, whose log or node may say more"]
     if id_ == UNKNOWN:
         return ["why it ended: none of the known causes fits what is left"]
     return ["who sent SIGKILL: nothing that is left says so"] if id_ == "PROCESS_KILLED" else []

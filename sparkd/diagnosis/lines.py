@@ -31,12 +31,15 @@ _KERNEL: Final = re.compile(
     r"^(NVRM: |\[UFW |(Memory cgroup o|O)ut of memory: Killed |oom-kill:|oom_reaper:|.* invoked oom-killer)"
 )
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_LINE_S: Final = 1e-6
+"""Lines of one second keep their order."""
 _WHOLE_SECOND_S: Final = 1.0
 _FRACTION_S: Final = 0.1
 """How wrong a stamp without a fraction may be, and one with it: nobody compared these clocks."""
 
 BEGINNINGS: Final = ("vLLM API server version", "headless multiproc executor")
 """What a rank writes once a start: what is above belongs to an earlier life."""
+_OF_USERS: Final = ("Received request ", "Generated response ", "prompt: ", "prompt_token_ids")
 READY: Final = "Application startup complete."
 
 
@@ -57,6 +60,11 @@ def read_line(
     return Line(match["text"], rank, node, at, error_s, match["process"] or "", match["level"] or "")
 
 
+def is_of_a_user(text: str) -> bool:
+    """Whether a line repeats what a user of the model said: it may say anything, and tells of no fall."""
+    return any(words in text for words in _OF_USERS)
+
+
 class ForeignLog:
     """Lines of one log, whoever started what wrote it. `read` them in their order: a line without a time has
     that of the one before it.
@@ -68,6 +76,7 @@ class ForeignLog:
         self._node = node
         self._year = year
         self._at: float | None = None
+        self._place = 0
         self._error_s = _WHOLE_SECOND_S
 
     def read(self, raw: str) -> tuple[Line, bool]:
@@ -102,7 +111,9 @@ class ForeignLog:
         known = next(((at, error_s) for at, error_s in stamps if at is not None), None)
         if known is not None:
             self._at, self._error_s = known
-        line = read_line(text, rank=rank, node=node, at=self._at, error_s=self._error_s)
+        self._place += 1
+        at = None if self._at is None else self._at + self._place * _LINE_S
+        line = read_line(text, rank=rank, node=node, at=at, error_s=self._error_s)
         return line, of_kernel or _KERNEL.match(text) is not None
 
     def _wall(self, month: int, day: int, time: str) -> float | None:

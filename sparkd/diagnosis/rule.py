@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sparkd.diagnosis.evidence import Evidence, Line
+from sparkd.diagnosis.lines import is_of_a_user
 from sparkd.records.verdict import Severity, Verdict
 
 RetryClass = Literal["normal", "memory", "never"]
@@ -92,7 +93,7 @@ class OnLine:
 
     def __call__(self, evidence: Evidence) -> Iterator[Found]:
         for line in evidence.kernel if self.of_kernel else evidence.lines:
-            if self.matches(line.text):
+            if self.matches(line.text) and not is_of_a_user(line.text):
                 yield on_line(line)
 
     def matches(self, text: str) -> bool:

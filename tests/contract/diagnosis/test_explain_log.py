@@ -43,6 +43,39 @@ def test_names_of_files_do_not_matter(tmp_path: Path) -> None:
     assert (told["cause"]["id"], told["cause"]["rank"]) == ("PROCESS_KILLED", 1)
 
 
+def test_a_survivor_alone_says_that_it_is_one(tmp_path: Path) -> None:
+    folder = tmp_path / "ranks" / "sparkd-tiny-g1-r0" / "log"
+    folder.mkdir(parents=True)
+    (folder / "00000000000000000000").write_bytes((KILLED / "rank0.log").read_bytes())
+    told = explain(folder / "00000000000000000000")
+    assert (told["cause"]["id"], told["cause"]["rank"]) == ("PEER_LOST", 0)
+    assert told["cause"]["node"] == "sparkd-tiny-g1-r0"
+    assert any("what ended first" in gap for gap in told["not_known"])
+
+
+def test_a_noisy_log_has_no_verdict(tmp_path: Path) -> None:
+    """Waits, retries, heartbeats, warnings and what users say: none of it is a fall."""
+    log = tmp_path / "noisy.log"
+    log.write_text(
+        "(EngineCore pid=7) INFO 11-30 07:50:38 [shm_broadcast.py:1] No available shared memory broadcast "
+        "block found in 60 seconds. This typically happens when some processes are hanging.\n"
+        * 10
+        + "[W1130 07:48:24.656 socket.cpp:207] [c10d] The client socket has failed to connect to "
+        "[10.77.0.10]:29511 (errno: 111 - Connection refused).\n"
+        * 50
+        + "(APIServer pid=1) INFO 11-30 07:50:38 [logger.py:40] Received request cmpl-1: prompt: 'my worker "
+        "died unexpectedly, CUDA out of memory, Address already in use?', params: SamplingParams(n=1)\n"
+        "(APIServer pid=1) WARNING 11-30 07:50:39 [x.py:1] Retrying after HTTPError\n"
+        "(APIServer pid=1) ERROR 11-30 07:50:39 [serving.py:1] Error in preprocessing prompt inputs\n"
+        "(APIServer pid=1) ERROR 11-30 07:50:39 [serving.py:1] ValueError: This model's maximum context "
+        "length is 512 tokens. However, you requested 600 tokens.\n"
+        'INFO:     127.0.0.1:37330 - "POST /v1/completions HTTP/1.1" 400 Bad Request\n'
+        "(EngineCore pid=7) INFO 11-30 07:51:38 [loggers.py:1] Engine 000: Avg generation throughput: 3.0\n"
+    )
+    told = explain(log)
+    assert (told["cause"], told["verdicts"], told["secondary"]) == (None, [], [])
+
+
 def test_a_healthy_log_has_no_verdict() -> None:
     told = explain(FIXTURES / "vllm-0.32-tp2" / "rank0-boot.log")
     assert (told["cause"], told["verdicts"], told["secondary"]) == (None, [], [])
