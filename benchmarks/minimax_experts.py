@@ -86,16 +86,16 @@ def check(name: str, widths: Sequence[int], batches: Sequence[int]) -> bool:
     return right
 
 
-def warm(job: tuple[int, tuple[int, int]]) -> None:
+def warm(job: tuple[int, tuple[int, int, int]]) -> None:
     """Compile the kernels of one shape in a process of its own; Triton's cache on disk hands them on."""
     rows, shape = job
     experts_triton.SHAPES[rows] = shape
-    w13, w2 = matrices((2, 3), 512, 1024, 1), matrices((2, 3), 512, 512, 2)
-    tokens = {1: 2, 16: 9, 32: 40}[rows]
-    x = torch.zeros((tokens, 512), dtype=torch.bfloat16, device="cuda")
+    w13, w2 = matrices((2, 3) * 4, 1024, 2048, 1), matrices((2, 3) * 4, 1024, 1024, 2)
+    tokens = {1: 2, 16: 20, 32: 40}[rows]
+    x = torch.zeros((tokens, 1024), dtype=torch.bfloat16, device="cuda")
     local = torch.ones((tokens, TOP_K), dtype=torch.long, device="cuda")
     experts_triton.run(x, w13, w2, ACTIVATION, torch.rand((tokens, TOP_K), device="cuda"), local)
-    experts_triton.linear(x, Matrices(w2.words, w2.table[:1], w2.scales[:1], 512, 512))
+    experts_triton.linear(x, Matrices(w2.words, w2.table[:1], w2.scales[:1], 1024, 1024))
     torch.cuda.synchronize()
 
 
@@ -115,8 +115,8 @@ def for_gb10(job: tuple[str, int]) -> tuple[str, int, int]:
     """Compile one kernel for sm_121: its name, the rows of its blocks, its shared memory in bytes."""
     name, rows = job
     function = getattr(experts_triton, name)
-    columns, warps = experts_triton.SHAPES[rows]
-    constants = {"GROUP": GROUP // 32, "ROWS": rows, "COLUMNS": columns}
+    columns, warps, step = experts_triton.SHAPES[rows]
+    constants = {"GROUP": GROUP // 32, "ROWS": rows, "COLUMNS": columns, "STEP": step}
     constants |= {"WEIGHTED": True} if name == "product" else {}
     names = function.arg_names
     signature = {one: "constexpr" if one in constants else _TYPES.get(one, "i32") for one in names}
@@ -190,7 +190,7 @@ def speed(tokens: int, local_only: bool, peak: float) -> tuple[float, float]:
 
 
 _SPEED: dict[str, tuple[Matrices, Matrices]] = {}
-TRIED = ((16, 2), (16, 4), (32, 2), (32, 4), (64, 4), (64, 8))
+TRIED = ((32, 4, 16), (32, 8, 32), (64, 8, 16), (64, 8, 32), (64, 16, 32), (128, 16, 32))
 
 
 def main() -> int:
@@ -224,7 +224,8 @@ def main() -> int:
         experts_triton.SHAPES[1] = shape
         seconds, share = speed(1, local_only=True, peak=peak)
         print(
-            f"1 token, columns and warps {shape}: {seconds * 1e6:.1f} us, {share:.1%} of {peak:.0f} GB/s",
+            f"1 token, columns, warps and step {shape}: {seconds * 1e6:.1f} us, "
+            f"{share:.1%} of {peak:.0f} GB/s",
             flush=True,
         )
     experts_triton.SHAPES[1] = usual

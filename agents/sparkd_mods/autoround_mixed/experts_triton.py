@@ -21,19 +21,21 @@ import triton.language as tl
 from sparkd_mods.autoround_mixed.experts_torch import Activation, Matrices
 from sparkd_mods.autoround_mixed.packing import BLOCK
 
-STEP = tl.constexpr(16)
-"""Blocks of 32 values in a step: the least that a product takes."""
-SINGLE = 16
-"""Up to so many pairs of a token and an expert, each is a block of one row."""
+SINGLE = 64
+"""Up to so many pairs of a token and an expert, each is a block of one row (docs/measurements.md)."""
+SINGLE_TOKENS = 4
+"""The same of a linear layer, whose one matrix every block would read again."""
 CHUNK = 2048
 """Tokens at a time: what is kept between the kernels is top-k times as long as they are."""
-SHAPES = {1: (32, 4), 16: (64, 4), 32: (64, 4)}
-"""Rows of a block: the columns of a program, and its warps."""
+STEP = 16
+"""Blocks of 32 values in a step, at least: a product takes no fewer."""
+SHAPES = {1: (32, 8, 2 * STEP), 16: (64, 4, STEP), 32: (64, 4, STEP)}
+"""Rows of a block: the columns of a program, its warps, and its blocks of values in a step."""
 
 
 def fits(matrix: Matrices) -> bool:
     """Whether its sizes are whole steps, so that nothing has to be masked; all of M3's are."""
-    return matrix.rows % (STEP.value * BLOCK) == 0 and matrix.columns % 64 == 0
+    return matrix.rows % (STEP * BLOCK) == 0 and matrix.columns % 64 == 0
 
 
 @triton.jit
@@ -63,6 +65,7 @@ def _product(
     GROUP: tl.constexpr,
     BITS: tl.constexpr,
     ONE: tl.constexpr,
+    STEP: tl.constexpr,
 ):
     """Adds to acc x times one matrix. `x` points to each row's first value; ONE: there is one row."""
     for step in range(steps):
@@ -90,20 +93,20 @@ def _product(
 @triton.jit
 def _of_width(
     bits, x, x_valid, words, scales, n, columns, rows,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """The product of x and one matrix: [COLUMNS] for one row, [ROWS, COLUMNS] for more."""
     ONE: tl.constexpr = ROWS == 1
     steps = rows // (32 * STEP)
     acc = tl.zeros((STEP if ONE else ROWS, COLUMNS), tl.float32)
     if bits == 2:
-        acc = _product(acc, x, x_valid, words, scales, n, columns, steps, GROUP, 2, ONE)
+        acc = _product(acc, x, x_valid, words, scales, n, columns, steps, GROUP, 2, ONE, STEP)
     elif bits == 3:
-        acc = _product(acc, x, x_valid, words, scales, n, columns, steps, GROUP, 3, ONE)
+        acc = _product(acc, x, x_valid, words, scales, n, columns, steps, GROUP, 3, ONE, STEP)
     elif bits == 4:
-        acc = _product(acc, x, x_valid, words, scales, n, columns, steps, GROUP, 4, ONE)
+        acc = _product(acc, x, x_valid, words, scales, n, columns, steps, GROUP, 4, ONE, STEP)
     else:
-        acc = _product(acc, x, x_valid, words, scales, n, columns, steps, GROUP, 8, ONE)
+        acc = _product(acc, x, x_valid, words, scales, n, columns, steps, GROUP, 8, ONE, STEP)
     if ONE:
         return tl.sum(acc, axis=0, keep_dims=True)
     else:  # noqa: RET505 - two branches of which one exists
@@ -119,7 +122,7 @@ def _pairs_of(pairs, ROWS: tl.constexpr):
 @triton.jit
 def gate_up(
     x, made, words, table, scales, pairs, experts, top_k, hidden, inner, alpha, beta, limit,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """made[pair] = activation(x[token] @ gate, x[token] @ up), of the pair's expert; COLUMNS: of both."""
     expert = tl.load(experts + tl.program_id(0)).to(tl.int64)
@@ -136,7 +139,7 @@ def gate_up(
         row = x + (tl.load(pairs + tl.program_id(0)).to(tl.int64) // top_k) * hidden
     else:
         row = x + (pair // top_k) * hidden
-    acc = _of_width(bits, row, there, words, scales, n, columns, hidden, GROUP, ROWS, COLUMNS)
+    acc = _of_width(bits, row, there, words, scales, n, columns, hidden, GROUP, ROWS, COLUMNS, STEP)
     gate, up = tl.split(acc.reshape((ROWS, COLUMNS // 2, 2)))
     # As the reference's: both products are rounded before the activation.
     gate = tl.minimum(gate.to(made.dtype.element_ty).to(tl.float32), limit)
@@ -150,7 +153,8 @@ def gate_up(
 @triton.jit
 def product(
     x, out, words, table, scales, weights, pairs, experts, rows, columns,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WEIGHTED: tl.constexpr,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+    WEIGHTED: tl.constexpr,
 ):  # fmt: skip
     """out[pair] = x[pair] @ the matrix of the pair's expert, times the pair's weight if WEIGHTED."""
     expert = tl.load(experts + tl.program_id(0)).to(tl.int64)
@@ -163,7 +167,7 @@ def product(
     there = pair >= 0
     bits = tl.load(table + expert * 2)
     row = x + tl.load(pairs + tl.program_id(0)).to(tl.int64) * rows if ROWS == 1 else x + pair * rows
-    acc = _of_width(bits, row, there, words, scales, n, columns, rows, GROUP, ROWS, COLUMNS)
+    acc = _of_width(bits, row, there, words, scales, n, columns, rows, GROUP, ROWS, COLUMNS, STEP)
     if WEIGHTED:
         acc = acc.to(out.dtype.element_ty).to(tl.float32)
         acc = acc * tl.load(weights + pair, mask=there, other=0.0)[:, None]
@@ -225,16 +229,17 @@ def _run(x: Any, w13: Matrices, w2: Matrices, activation: Activation, weights: A
     hidden, inner = w13.rows, w2.rows
     made = torch.empty((tokens * top_k, inner), dtype=x.dtype, device=x.device)
     out = torch.zeros((tokens * top_k, hidden), dtype=x.dtype, device=x.device)
-    columns, warps = SHAPES[blocks.rows]
+    columns, warps, step = _shape(blocks.rows, hidden, inner)
     gate_up[blocks.count, 2 * inner // columns](
         x, made, w13.words, w13.table, w13.scales, blocks.pairs, blocks.experts, top_k, hidden, inner,
         activation.alpha, activation.beta, activation.limit,
-        GROUP=_group(w13), ROWS=blocks.rows, COLUMNS=columns, num_warps=warps, num_stages=1,
+        GROUP=_group(w13), ROWS=blocks.rows, COLUMNS=columns, STEP=step, num_warps=warps, num_stages=1,
     )  # fmt: skip
     product[blocks.count, hidden // columns](
         made, out, w2.words, w2.table, w2.scales, weights.flatten().float(), blocks.pairs, blocks.experts,
         inner, hidden,
-        GROUP=_group(w2), ROWS=blocks.rows, COLUMNS=columns, WEIGHTED=True, num_warps=warps, num_stages=1,
+        GROUP=_group(w2), ROWS=blocks.rows, COLUMNS=columns, STEP=step, WEIGHTED=True,
+        num_warps=warps, num_stages=1,
     )  # fmt: skip
     return out.view(tokens, top_k, hidden).sum(dim=1)
 
@@ -242,19 +247,26 @@ def _run(x: Any, w13: Matrices, w2: Matrices, activation: Activation, weights: A
 def linear(x: Any, matrix: Matrices) -> Any:
     """The product of x [tokens, in] and a matrix that stands alone in `matrix`."""
     tokens = x.size(0)
-    rows = 1 if tokens <= SINGLE // 4 else 16 if tokens <= 16 else 32
+    rows = 1 if tokens <= SINGLE_TOKENS else 16 if tokens <= 16 else 32
     count = triton.cdiv(tokens, rows)
     numbers = torch.arange(count * rows, dtype=torch.int32, device=x.device)
     pairs = torch.where(numbers < tokens, numbers, -1)
     experts = torch.zeros(count, dtype=torch.int32, device=x.device)
     out = torch.empty((tokens, matrix.columns), dtype=x.dtype, device=x.device)
-    columns, warps = SHAPES[rows]
+    columns, warps, step = _shape(rows, matrix.rows)
     product[count, matrix.columns // columns](
         x.contiguous(), out, matrix.words, matrix.table, matrix.scales, matrix.scales, pairs, experts,
         matrix.rows, matrix.columns,
-        GROUP=_group(matrix), ROWS=rows, COLUMNS=columns, WEIGHTED=False, num_warps=warps, num_stages=1,
+        GROUP=_group(matrix), ROWS=rows, COLUMNS=columns, STEP=step, WEIGHTED=False,
+        num_warps=warps, num_stages=1,
     )  # fmt: skip
     return out
+
+
+def _shape(rows: int, *inputs: int) -> tuple[int, int, int]:
+    """Columns, warps and step of programs with so many rows; every matrix has whole steps."""
+    columns, warps, step = SHAPES[rows]
+    return columns, warps, step if all(size % (step * BLOCK) == 0 for size in inputs) else STEP
 
 
 def _group(matrix: Matrices) -> int:
