@@ -79,7 +79,7 @@ class Defaults:
     """For a node's resolver to answer for the node's own name; without a name server it may take 30 s."""
     copy_bytes_s: float = 400 * MIB
     """What one rsync moves over ssh on a fast link, as one core encrypts: an estimate, for minutes told."""
-    disk_block_bytes: int = 16 * MIB
+    disk_block_bytes: int = MIB
     """Free for the agent's state below which a launch is refused: its intent must be written down first."""
     disk_warn_share: float = 0.1
     """Free of a disk, and less than `enrol_disk_bytes`: logs will soon be dropped."""

@@ -6,6 +6,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,12 +91,15 @@ def test_a_fall_on_a_full_disk_is_no_ready(disks: Cluster) -> None:
 
 
 def test_an_agents_disk(disks: Cluster) -> None:
-    """Its start is refused and said why; its rank from before is ended all the same when asked to."""
+    """The preflight says so. Waived, its start is refused and said why; its rank from before is ended all
+    the same when asked to.
+    """
     bed = disks
+    dared = replace(bed.intent(), forced=("DISK_FULL",))
     bed.client.up("a", bed.intent("layout.tp=1", "restart.budget=0"))
     placed = bed.until("a", "ready").ranks[0].node
     assert placed == "local-1"
-    bed.client.up("b", bed.intent())
+    bed.client.up("b", dared)
     running = bed.until("b", "ready")
     assert [r.node for r in running.ranks] == ["local-2", "local-3"]
     with full(bed.agent_state(3)):
@@ -107,6 +111,10 @@ def test_an_agents_disk(disks: Cluster) -> None:
             lambda: not any(s.node == 3 and s.generation == running.generation for s in bed.sightings()),
             "the old rank to be ended on a full disk",
         )
+        bed.until("b", "failed")
+        bed.client.up("b", replace(dared, forced=()))
+        until(lambda: [v.id for v in bed.client.deployment("b").verdicts] == ["DISK_FULL"], "the preflight")
+        assert bed.until("b", "failed").reason.startswith("local-3: no room is left on a disk")
     if bed.until("b", "ready", "failed").phase == "failed":
         bed.client.up("b", bed.intent())
     assert bed.until("b", "ready").generation > running.generation
