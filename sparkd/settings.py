@@ -1,4 +1,4 @@
-"""The settings of the command line: `[cli]` of `*.toml` in the configuration folders.
+"""The settings of the command line: `[cli]` and `engine.image` of `*.toml` in the configuration folders.
 
 Plain tomllib: pydantic-settings takes 0.25 s to import, more than the whole of `sparkd status`.
 """
@@ -22,9 +22,11 @@ class Settings:
     """The file that named the coordinator."""
     authority_file: str | None = None
     """The certificate by which a coordinator at an https URL is known."""
+    image: str | None = None
+    """What new deployments run in, where `--image` does not say."""
 
 
-_KEYS = tuple(field.name for field in fields(Settings) if field.name != "source")
+_KEYS = tuple(field.name for field in fields(Settings) if field.name not in ("source", "image"))
 
 
 def read_settings(folders: Sequence[Path]) -> Settings:
@@ -43,7 +45,18 @@ def read_settings(folders: Sequence[Path]) -> Settings:
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise UsageError(f"{file}: not valid TOML: {error}") from error
             settings = _merge(settings, document.get("cli", {}), file)
+            settings = _with_image(settings, document.get("engine", {}), file)
     return settings
+
+
+def _with_image(settings: Settings, table: Any, file: Path) -> Settings:
+    """The rest of this table is an agent's: engines by name."""
+    image = table.get("image") if isinstance(table, dict) else None
+    if image is None or isinstance(image, dict):
+        return settings
+    if not isinstance(image, str) or not image:
+        raise UsageError(f"{file}: engine.image: must be a text that is not empty")
+    return replace(settings, image=image)
 
 
 def _merge(settings: Settings, table: Any, file: Path) -> Settings:

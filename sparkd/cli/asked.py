@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from sparkd.cli.session import Session
     from sparkd.records.intent import Intent
 
 Profile = Annotated[str, typer.Argument(help="A profile's name, or the path of its file.")]
@@ -61,6 +62,24 @@ def asked_for(
     )
     files = read_files(resolved.profile.engine.files, Path(source.where).parent)
     return replace(resolved.intent, forced=tuple(forced or ()), files=files)
+
+
+def with_sites_image(session: "Session", name: str, intent: "Intent") -> "Intent":
+    """`[engine] image` of the settings, for a deployment that is new: one that exists has made its choice."""
+    from dataclasses import replace
+
+    from sparkd.errors import NotFound
+    from sparkd.paths import find_paths
+    from sparkd.settings import read_settings
+
+    image = read_settings(find_paths().config).image
+    if intent.image is not None or image is None:
+        return intent
+    try:
+        session.client.deployment(name)
+    except NotFound:
+        return replace(intent, image=image)
+    return intent
 
 
 def _engine_words(given: list[str], after_dashes: object) -> list[str]:

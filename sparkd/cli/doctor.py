@@ -13,6 +13,7 @@ from sparkd.cli.asked import (
     Variant,
     asked_for,
     deployment_name,
+    with_sites_image,
 )
 from sparkd.cli.output import CoordinatorUrl, Output, OutputFormat
 
@@ -69,6 +70,8 @@ def doctor(
         )
         name = deployment_name(name or asked.profile_name)
     with connect(coordinator) as session:
+        if name is not None and asked is not None:
+            asked = with_sites_image(session, name, asked)
         found = session.client.preflight(name, asked)
     if output is OutputFormat.JSON:
         show_json(found)

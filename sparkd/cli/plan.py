@@ -14,6 +14,7 @@ from sparkd.cli.asked import (
     Variant,
     asked_for,
     deployment_name,
+    with_sites_image,
 )
 from sparkd.cli.output import CoordinatorUrl, Output, OutputFormat
 
@@ -72,7 +73,7 @@ def plan(
         planned = _local_plan(name, asked, local)
     else:
         with connect(coordinator) as session:
-            planned = session.client.plan(name, asked)
+            planned = session.client.plan(name, with_sites_image(session, name, asked))
     if output is OutputFormat.JSON:
         show_json(plan_json(planned))
     else:

@@ -15,6 +15,7 @@ from sparkd.cli.asked import (
     Variant,
     asked_for,
     deployment_name,
+    with_sites_image,
 )
 from sparkd.cli.output import CoordinatorUrl, Output, OutputFormat
 
@@ -88,6 +89,7 @@ def up(
             display.say(f"verified: {text}")
         patience = Patience(display.say)
         with going_on(name, display):
+            asked = patience.ask(lambda: with_sites_image(session, name, asked), only_starting=True)
             answer = _ask(session, patience, name, asked)
             recorded = f", recorded on {answer.recorded_on} of {answer.nodes} nodes" if answer.nodes else ""
             display.say(f"{name} {_OUTCOMES.get(answer.outcome, answer.outcome)}{recorded}")

@@ -217,6 +217,7 @@ def _rank_plan(
             load_spike_bytes=round(profile.memory.load_spike_gib * GIB),
             floor_loading_bytes=round(profile.memory.floors_gib.loading * GIB),
             floor_serving_bytes=round(profile.memory.floors_gib.serving * GIB),
+            shm_bytes=round(profile.memory.shm_gib * GIB),
         ),
         image=image,
     )

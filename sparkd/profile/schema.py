@@ -206,6 +206,9 @@ class Memory(Section):
     kv: Kv = Field(default_factory=Kv, description="What its KV cache takes.")
     load_spike_gib: Gib = Field(default=0, description="What loading needs beyond that, GiB.")
     reserve_gib: Gib = Field(default=4, description="What must stay free for the node itself, GiB.")
+    shm_gib: Gib = Field(
+        default=0, description="Bound of a container's /dev/shm, GiB; 0: half of the node's memory."
+    )
     floors_gib: Floors = Field(default_factory=Floors, description="Below these the gang is ended cleanly.")
     returned: Returned = Field(
         default_factory=Returned, description="When memory counts as given back after a gang has ended."

@@ -158,6 +158,8 @@ class Defaults:
     """For one answer of systemd, which takes 10 ms; a node that thrashes is slow."""
     docker_s: float = 20.0
     """For one answer of a Docker engine. Making and starting a container takes 0.3 s, with a GPU 2 s."""
+    docker_look_s: float = 5.0
+    """For the list of its containers, which an agent asks for as it starts: folders have to do then."""
     docker_tidy_s: float = 120.0
     """How long an engine that does not answer is asked again to remove the container of an ended rank."""
     docker_log_bytes: int = 8 << 20

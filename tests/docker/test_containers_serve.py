@@ -3,6 +3,8 @@
 import itertools
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +76,31 @@ def test_two_containers_serve_and_a_killed_worker_makes_two_new_ones(
     deployment.down()
     bed.up(name)
     deployment.ready(generation=after.generation + 1)
+    assert names(engine) == {deployment.rank_name(0), deployment.rank_name(1)}
+
+
+def test_a_site_names_its_image_once(bed: Bed, engine: DockerEngine, name: str) -> None:
+    folder = bed.folder / "config"
+    folder.mkdir()
+    site = folder / "site.toml"
+    site.write_text(f'[engine]\nimage = "{IMAGE}"\n')
+    command = [sys.executable, "-P", "-m", "sparkd"]
+    try:
+        for words in (("doctor",), ("up", "--timeout", "60")):
+            done = subprocess.run(
+                [*command, words[0], "tiny", "--name", name, *words[1:]],
+                env=bed.env,
+                cwd=bed.folder,
+                capture_output=True,
+                text=True,
+                timeout=100,
+                check=False,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+    finally:
+        site.unlink()
+        folder.rmdir()
+    deployment = Deployment(bed, name)
     assert names(engine) == {deployment.rank_name(0), deployment.rank_name(1)}
 
 

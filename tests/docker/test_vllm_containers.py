@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bed.local_set import Bed, Deployment, all_gone, ask, local_bed
+from tests.bed.local_set import Bed, Deployment, all_gone, ask, local_bed, until
 from tests.bed.stream import Stream
 from tests.docker.conftest import SITE
 from tests.docker.engine import DockerEngine
@@ -79,3 +79,4 @@ def test_up_with_an_image_serves_over_the_loss_of_all_daemons(bed: Bed, engine: 
     assert list(cache.glob("*/vllm"))
     deployment.down()
     all_gone(alive)
+    until(lambda: not engine.containers(), "the containers to be removed")

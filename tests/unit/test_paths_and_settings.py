@@ -65,3 +65,13 @@ def test_a_mistake_is_named_with_its_file(tmp_path: Path, text: str, message: st
     with pytest.raises(UsageError, match=r"sparkd\.toml") as error:
         read_settings([tmp_path])
     assert message in str(error.value)
+
+
+def test_the_sites_image_stands_beside_an_agents_engines(tmp_path: Path) -> None:
+    (tmp_path / "agent.toml").write_text('[engine.default]\npython = "/p"\n[engine.image]\npython = "/q"\n')
+    assert read_settings([tmp_path]) == Settings()
+    (tmp_path / "site.toml").write_text('[engine]\nimage = "vllm:1"\n')
+    assert read_settings([tmp_path]).image == "vllm:1"
+    (tmp_path / "site.toml").write_text("[engine]\nimage = 1\n")
+    with pytest.raises(UsageError, match=r"site\.toml: engine\.image"):
+        read_settings([tmp_path])

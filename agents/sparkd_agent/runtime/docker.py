@@ -281,7 +281,9 @@ class DockerRuntime:
         """By the rank's name; None when nobody can say. Another agent's ranks are none of ours."""
         query = {"all": "true", "filters": f'{{"label":["{LABEL_RANK}"]}}'}
         try:
-            rows = self._api.ask("GET", "/containers/json", query=query)
+            rows = self._api.ask(
+                "GET", "/containers/json", query=query, patience_s=self._limits.docker_look_s
+            )
             ours = [row for row in rows if self._is_ours(row.get("Labels") or {})]
             found = [self._looked_at(row) for row in ours]
         except (DockerUnreachable, DockerRefused) as error:

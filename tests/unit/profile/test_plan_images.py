@@ -40,8 +40,10 @@ def report(**changes: Any) -> ImageReport:
     return replace(found, **changes)
 
 
-def plan(images: dict[str, ImageReport], nodes: tuple[NodeFacts, ...] = NODES) -> Plan:
-    intent = resolve(parse_source(PROFILE, "p.yaml"), image="vllm:1").intent
+def plan(
+    images: dict[str, ImageReport], nodes: tuple[NodeFacts, ...] = NODES, sets: tuple[str, ...] = ()
+) -> Plan:
+    intent = resolve(parse_source(PROFILE, "p.yaml"), sets=sets, image="vllm:1").intent
     return build_plan(
         "p", intent, nodes, generation=1, serial=1, api_port=8100, rendezvous_port=29600, images=images
     )
@@ -66,6 +68,11 @@ def test_before_nodes_were_asked_nothing_is_pinned() -> None:
     made = plan({})
     assert blocks(made) == []
     assert {rank.spec.image for rank in made.ranks} == {PinnedImage("vllm:1", "")}
+
+
+def test_a_profile_bounds_the_shared_memory() -> None:
+    sized = plan({}, sets=("memory.shm_gib=2",))
+    assert {rank.spec.memory.shm_bytes for rank in (*plan({}).ranks, *sized.ranks)} == {0, 2 << 30}
 
 
 def test_two_contents_are_no_gang() -> None:
