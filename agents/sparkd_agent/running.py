@@ -11,6 +11,7 @@ from sparkd.detect import progress as progress_of
 from sparkd.detect import wedge
 from sparkd.detect.progress import ProgressSample
 from sparkd.engine.plugin import read_requests
+from sparkd.engine.transport import Transport, transport_of
 from sparkd.records.defaults import Defaults
 from sparkd.records.rank import RankSpec
 from sparkd.records.report import Condemned, LogChunk, ProbeReport, RankPhase, RankReport
@@ -69,6 +70,7 @@ class RunningRank:
         )
         self._progress = progress_of.begin(clock.now().mono, spec.weights_bytes)
         self._mods = ModsWatch(read_requests(spec.env), self._log)
+        self._transport: Transport | None = None
         self._gang_serves = False
         self._prober: Prober | None = None
         probe = spec.probe
@@ -204,6 +206,9 @@ class RunningRank:
         )
         self._progress = progress_of.observe(self._progress, sample, self._clock.now().mono)
         self._mods.read(lines)
+        before, self._transport = self._transport, transport_of(lines, self._transport)
+        if self._transport != before:
+            self._on_change(self)
         loaded = self._progress.phase in {"warming", "serving"}
         if loaded and self._mods.judge(self._supervisor.model_processes(), self._clock.now().mono):
             self._on_change(self)
@@ -259,6 +264,7 @@ class RunningRank:
             stopped=tuple(self._in_words(one) for one in view.stopped),
             condemned=self.condemned,
             mods_missing=self._mods.missing,
+            transport=self._transport,
         )
 
     def _in_words(self, one: StoppedProcess) -> str:

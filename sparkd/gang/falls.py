@@ -48,6 +48,9 @@ def _fallen(turn: Turn) -> list[Fall]:
         elif report is not None and report.mods_missing and not ending:
             # It runs, and must not: what it would serve is not what the profile means.
             found.append(_judged(turn, rank, node.name, "MOD_MISSING", report.mods_missing))
+        elif report is not None and spec.rdma and report.transport == "sockets" and not ending:
+            reason = f"NCCL went over sockets although it was given {spec.env.get('NCCL_IB_HCA', 'RDMA')}"
+            found.append(_judged(turn, rank, node.name, "TRANSPORT_SOCKETS", reason))
         elif report is None and spec.name in node.refusals:
             code, reason = node.refusals[spec.name]
             cause = "ENGINE_MISSING" if code == "engine" else "START_REFUSED"

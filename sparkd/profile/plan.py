@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sparkd.engine import flags
 from sparkd.engine.releases import variable_unknown
+from sparkd.engine.transport import asks_for_sockets
 from sparkd.errors import UsageError
 from sparkd.fabric.choice import choose
 from sparkd.fabric.findings import findings
@@ -37,6 +38,9 @@ from sparkd.records.rank import Address, Canary, MemoryNeed, PinnedImage, Probe,
 from sparkd.records.report import NodeFacts
 
 API_KEY_VARIABLE: Final = "VLLM_API_KEY"
+_ALLOWS_SOCKETS: Final = "TRANSPORT_SOCKETS"
+"""With `--force`: a fall of NCCL to sockets is borne."""
+
 _QUIET_FLAG: Final = "disable-access-log-for-endpoints"
 """vLLM 0.16 and later. Without it rank 0's log gets a line for every look at its counters."""
 _QUIET_PATHS: Final = "/health,/metrics"
@@ -119,6 +123,7 @@ def build_plan(
             also=(also_paths or {}).get(node.id, {}),
             api_key=api_key,
             env=env.values,
+            rdma=choice.is_rdma and _ALLOWS_SOCKETS not in intent.forced,
             masked=env.masked,
             image=pinned(intent.image, images.get(node.id)),
         )
@@ -172,6 +177,7 @@ def _rank_plan(
     also: Mapping[str, str],
     api_key: str | None,
     env: tuple[PlannedEnv, ...],
+    rdma: bool,
     masked: Sequence[str],
     image: PinnedImage | None,
 ) -> RankPlan:
@@ -188,6 +194,7 @@ def _rank_plan(
         ),
     )
     ranks = profile.layout.ranks
+    values = {variable.name: variable.value for variable in env if not is_nodes_secret(variable)}
     spec = RankSpec(
         name=str(RankName(descriptor.name, descriptor.generation, rank)),
         deployment=descriptor.name,
@@ -198,8 +205,7 @@ def _rank_plan(
         engine=engine.name,
         args=tuple(word for arg in args for word in arg.words),
         # An empty value keeps the node's own from the rank.
-        env=dict.fromkeys(masked, "")
-        | {variable.name: variable.value for variable in env if not is_nodes_secret(variable)},
+        env=dict.fromkeys(masked, "") | values,
         rendezvous=rendezvous,
         descriptor=descriptor,
         probe=_probe(profile, api, served) if rank == 0 else None,
@@ -219,6 +225,7 @@ def _rank_plan(
             floor_serving_bytes=round(profile.memory.floors_gib.serving * GIB),
             shm_bytes=round(profile.memory.shm_gib * GIB),
         ),
+        rdma=rdma and not asks_for_sockets(values),
         image=image,
     )
     return RankPlan(rank, node.id, node.name, node.address, engine.command, args, env, spec)

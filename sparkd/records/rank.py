@@ -100,5 +100,7 @@ class RankSpec:
     log_cap_bytes: int = 128 << 20
     secrets: dict[str, str] = field(default_factory=dict)
     memory: MemoryNeed = field(default_factory=MemoryNeed)
+    rdma: bool = False
+    """It was given RDMA ports to reach the others: NCCL must not fall back to sockets."""
     image: PinnedImage | None = None
     """With the runtime `docker` only."""

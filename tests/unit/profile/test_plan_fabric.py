@@ -131,3 +131,13 @@ def test_findings_are_in_the_plan_and_can_be_waived(tmp_path: Path, sparks: tupl
         rendezvous_port=29600,
     )
     assert all(verdict.waived for verdict in forced.verdicts)
+
+
+def test_ranks_with_rdma_ports_must_not_fall_to_sockets(sparks: tuple[NodeFacts, ...]) -> None:
+    assert all(rank.spec.rdma for rank in planned(sparks).ranks)
+    assert not any(rank.spec.rdma for rank in planned(sparks, "{NCCL_IB_DISABLE: '1'}").ranks)
+    blind = tuple(replace(node, fabric=None) for node in sparks)
+    assert not any(rank.spec.rdma for rank in planned(blind).ranks)
+    intent = replace(resolve(parse_source(PROFILE, "p.yaml")).intent, forced=("TRANSPORT_SOCKETS",))
+    borne = build_plan("d", intent, sparks, generation=1, serial=1, api_port=8100, rendezvous_port=29600)
+    assert not any(rank.spec.rdma for rank in borne.ranks)
