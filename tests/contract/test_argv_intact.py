@@ -15,6 +15,7 @@ from sparkd_agent.runtime.base import ALLOWED_ENVIRONMENT
 from tests.bed.coordinator import free_port
 from tests.bed.local_set import Bed, local_bed
 from tests.bed.stand_in import make_stand_in
+from tests.bed.weights import shard
 
 AWKWARD = (
     """spaces  two, 'single' "double" $HOME ${PATH} $(id) `id` \\ back; & | * ? ~ # %s {x}"""
@@ -29,7 +30,7 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
     for name in ("model", "draft"):
         (models / f"{name} {AWKWARD}").mkdir(parents=True)
         (models / f"{name} {AWKWARD}" / "config.json").write_text("{}")
-        (models / f"{name} {AWKWARD}" / "a.safetensors").touch()
+        shard(models / f"{name} {AWKWARD}" / "a.safetensors", {"weight": 16})
     with local_bed(tmp_path, make_stand_in(tmp_path / "engine"), models) as bed:
         yield bed
 

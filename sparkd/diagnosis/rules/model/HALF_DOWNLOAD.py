@@ -30,7 +30,7 @@ def _match(evidence: Evidence) -> Iterator[Found]:
                 yield Found(
                     _several([*damaged, *unfinished]),
                     node=member.name,
-                    title=f"{_count(len(damaged))} of the model cannot be used as they are",
+                    title=f"{_count(len(damaged))} of the model cannot be used",
                     remedy=bring(evidence.members, name, member),
                 )
 
