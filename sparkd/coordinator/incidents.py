@@ -1,51 +1,147 @@
-"""Incidents: what is written up of a fall, and one JSON file of each."""
+"""Incidents: what is written up of a fall, completed as more is heard, and one JSON file of each."""
 
+import asyncio
+import contextlib
 import logging
+import sqlite3
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from sparkd.clock import Instant
+from sparkd.clock import Clock, Instant
 from sparkd.coordinator.blackbox import BlackBox
 from sparkd.coordinator.events import EventLog
+from sparkd.coordinator.store import Changes, Store
 from sparkd.diagnosis.explanation import explain, of_fall
-from sparkd.diagnosis.timeline import timeline
+from sparkd.diagnosis.timeline import completed, timeline
+from sparkd.errors import SparkdError
+from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Fleet
 from sparkd.gang.record import GangRecord
-from sparkd.gang.state import WriteIncident
-from sparkd.records.defaults import DEFAULTS
+from sparkd.gang.state import PendingTask, WriteIncident
+from sparkd.records.defaults import DEFAULTS, Defaults
+from sparkd.records.document import Task
 from sparkd.records.incident import Entry, Incident
+from sparkd.records.report import Report, TaskResult
 
 log = logging.getLogger("sparkd.coordinator")
 
 
-def write_up(
-    incident: WriteIncident,
-    record: GangRecord,
-    fleet: Fleet,
-    *,
-    box: BlackBox,
-    events: EventLog,
-    now: Instant,
-) -> Incident:
-    """The fall with all that is kept of the gang's nodes around it."""
-    fall = incident.fall
-    nodes = [fleet.nodes[node] for node in record.nodes if node in fleet.nodes]
-    ranks = {spec.name: spec.rank for spec in record.specs}
-    evidence = box.evidence(nodes, ranks, fall.wall - DEFAULTS.timeline_s)
-    said = [
-        Entry(one.at, "event", f"{one.kind}: {one.reason}", one.node, one.rank)
-        for one in events.recent(DEFAULTS.timeline_entries, record.name)
-    ]
-    acts = box.acts(nodes, fall.wall - DEFAULTS.timeline_s)
-    return Incident(
-        at=now.wall,
-        generation=fall.generation,
-        fall=fall,
-        verdicts=incident.verdicts,
-        explanation=of_fall(explain(evidence), fall, incident.verdicts),
-        timeline=timeline(evidence, (*said, *acts), until=max(now.wall, fall.wall)),
-    )
+class Incidents:
+    """Hears every report; writes up a fall at once, again a little later, and once more when a node that went
+    away is back. Nothing here decides, and what cannot be written is left as it was.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventLog,
+        clock: Clock,
+        files: "IncidentFiles | None",
+        *,
+        fleet: Callable[[], Fleet],
+        errand: Callable[[PendingTask], Awaitable[TaskResult]],
+        limits: Defaults = DEFAULTS,
+    ) -> None:
+        self._store = store
+        self._events = events
+        self._clock = clock
+        self._files = files
+        self._fleet = fleet
+        self._errand = errand
+        self._limits = limits
+        self._box = BlackBox(limits)
+        self._incomplete: dict[tuple[str, int], tuple[WriteIncident, GangRecord, float]] = {}
+        self._returned: dict[str, str] = {}
+        self._asking: set[asyncio.Task[None]] = set()
+
+    def hear(self, node: Node, report: Report) -> None:
+        """Before it is acted upon: what it tells of a fall belongs into the incident that it begins."""
+        self._box.take(node, report, self._clock.now())
+
+    def begin(self, incident: WriteIncident, record: GangRecord, fleet: Fleet, now: Instant) -> Incident:
+        """What is known now, to be committed with the fall."""
+        due = now.mono + self._limits.incident_complete_s
+        self._incomplete[record.name, incident.fall.generation] = (incident, record, due)
+        return self._write_up(incident, record, fleet, now)
+
+    def complete(self, *, at_once: bool = False) -> None:
+        """Exits, last lines and samples of the moment of a fall come after the news of it."""
+        now = self._clock.now()
+        for key, (incident, record, due) in list(self._incomplete.items()):
+            if now.mono >= due or at_once:
+                del self._incomplete[key]
+                self._rewrite(key, self._write_up(incident, record, self._fleet(), now))
+
+    def look_for_a_return(self, report: Report) -> None:
+        """A node whose last boot ended without a shutdown has a black box of its own, asked once a boot."""
+        caller = report.caller
+        verdicts = report.sample.verdicts if report.sample is not None else ()
+        if self._returned.get(caller.node) == caller.boot or not any(v.id == "UNCLEAN_END" for v in verdicts):
+            return
+        self._returned[caller.node] = caller.boot
+        asking = asyncio.get_running_loop().create_task(self._complete_from(caller.node, caller.boot))
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+
+    def file(self, incidents: tuple[tuple[str, int, Incident], ...]) -> None:
+        """What was committed, as files."""
+        if self._files is not None:
+            for name, generation, incident in incidents:
+                self._files.write(name, generation, incident)
+
+    def close(self) -> None:
+        for asking in self._asking:
+            asking.cancel()
+
+    async def _complete_from(self, node_id: str, boot: str) -> None:
+        """Complete the last incident of each deployment from when the node went."""
+        now = self._clock.now()
+        task = Task(f"blackbox.{node_id}.{boot}", "blackbox", {}, self._limits.stacks_ask_s)
+        try:
+            result = await self._errand(PendingTask(node_id, task, now.mono + task.deadline_s))
+        except (TimeoutError, SparkdError):
+            return
+        node = self._fleet().nodes.get(node_id)
+        if not result.ok or node is None or not (records := result.result["records"]):
+            return
+        self.complete(at_once=True)  # what is written of them later would not have this
+        ended = float(records[-1]["at"]) + node.clock_offset_s
+        for name in self._fleet().gangs:
+            for body in self._store.incidents(name)[:1]:
+                incident = msgspec.convert(body, Incident)
+                if abs(incident.fall.wall - ended) <= self._limits.blackbox_s:
+                    whole = completed(incident.timeline, node.name, records, node.clock_offset_s)
+                    self._rewrite((name, incident.generation), replace(incident, timeline=whole))
+
+    def _rewrite(self, key: tuple[str, int], incident: Incident) -> None:
+        changes = Changes(incidents=((*key, incident),))
+        with contextlib.suppress(sqlite3.Error):  # what was written first is still there
+            self._store.commit(changes)
+            self.file(changes.incidents)
+
+    def _write_up(self, incident: WriteIncident, record: GangRecord, fleet: Fleet, now: Instant) -> Incident:
+        """The fall with all that is kept of the gang's nodes around it."""
+        fall = incident.fall
+        nodes = [fleet.nodes[node] for node in record.nodes if node in fleet.nodes]
+        ranks = {spec.name: spec.rank for spec in record.specs}
+        since = fall.wall - self._limits.timeline_s
+        evidence = self._box.evidence(nodes, ranks, since)
+        said = [
+            Entry(one.at, "event", f"{one.kind}: {one.reason}", one.node, one.rank)
+            for one in self._events.recent(self._limits.timeline_entries, record.name)
+        ]
+        acts = self._box.acts(nodes, since)
+        return Incident(
+            at=now.wall,
+            generation=fall.generation,
+            fall=fall,
+            verdicts=incident.verdicts,
+            explanation=of_fall(explain(evidence), fall, incident.verdicts),
+            timeline=timeline(evidence, (*said, *acts), until=max(now.wall, fall.wall)),
+        )
 
 
 class IncidentFiles:

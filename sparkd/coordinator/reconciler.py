@@ -8,27 +8,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-import msgspec
-
 from sparkd.clock import Clock, Instant
 from sparkd.coordinator import view
-from sparkd.coordinator.blackbox import BlackBox
 from sparkd.coordinator.events import EventLog
-from sparkd.coordinator.incidents import IncidentFiles, write_up
+from sparkd.coordinator.incidents import IncidentFiles, Incidents
 from sparkd.coordinator.keys import VARIABLE as API_KEY_VARIABLE
 from sparkd.coordinator.keys import KeyRing
 from sparkd.coordinator.pulse import SendPulse, send_pulse
 from sparkd.coordinator.store import Changes, Store
-from sparkd.diagnosis.timeline import completed
-from sparkd.errors import SparkdError, Unavailable
+from sparkd.errors import Unavailable
 from sparkd.failpoints import passed
 from sparkd.fleet import machine, members
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Commands, ErrandDone, Fleet, NodeSaid, Superseded, Told
-from sparkd.gang.record import GangRecord
 from sparkd.gang.state import PendingTask, PulseEndpoint, Say, WriteIncident
 from sparkd.records.defaults import DEFAULTS, Defaults
-from sparkd.records.document import Document, Follow, Revision, Task
+from sparkd.records.document import Document, Follow, Revision
 from sparkd.records.event import Event
 from sparkd.records.incident import Incident
 from sparkd.records.intent import Intent
@@ -81,11 +76,15 @@ class Reconciler:
         self._certificates = {} if certificates is None else certificates
         self._closing = False
         self._ticked_at = clock.now().mono
-        self._box = BlackBox(limits)
-        self._incident_files = incident_files
-        self._returned: dict[str, str] = {}
-        self._asking: set[asyncio.Task[None]] = set()
-        self._incomplete: dict[tuple[str, int], tuple[WriteIncident, GangRecord, float]] = {}
+        self._incidents = Incidents(
+            store,
+            self.events,
+            clock,
+            incident_files,
+            fleet=lambda: self.fleet,
+            errand=self.errand,
+            limits=limits,
+        )
 
     # Agents.
 
@@ -95,10 +94,9 @@ class Reconciler:
     def report(self, report: Report) -> ReportAnswer:
         node = self.fleet.nodes.get(report.caller.node)
         if node is not None:
-            # First: what it tells of a fall belongs into the incident that it begins.
-            self._box.take(node, report, self._clock.now())
+            self._incidents.hear(node, report)
         answer = self._apply(lambda fleet, now: machine.report(fleet, report, now, self._limits))
-        self._look_for_a_return(report)
+        self._incidents.look_for_a_return(report)
         for chunk in report.logs:
             for queue in self._log_readers.get(chunk.rank, ()):
                 if not queue.full():
@@ -227,7 +225,7 @@ class Reconciler:
             try:
                 self._apply(lambda fleet, now: (*machine.tick(fleet, now, self._limits), None))
                 self._look_after_storage()
-                self._complete_incidents()
+                self._incidents.complete()
             except Unavailable as error:
                 log.error("%s", error)  # noqa: TRY400 - the story is in the error; a trace adds nothing
             self._ticked_at = self._clock.now().mono
@@ -253,65 +251,13 @@ class Reconciler:
             self.storage_error = None
             log.info("the database can be written again")
 
-    def _complete_incidents(self, *, at_once: bool = False) -> None:
-        """Exits, last lines and samples of the moment of a fall come after the news of it."""
-        now = self._clock.now()
-        for key, (incident, record, due) in list(self._incomplete.items()):
-            if now.mono < due and not at_once:
-                continue
-            del self._incomplete[key]
-            told = write_up(incident, record, self.fleet, box=self._box, events=self.events, now=now)
-            changes = Changes(incidents=((*key, told),))
-            with contextlib.suppress(sqlite3.Error):  # what was written at once is still there
-                self._store.commit(changes)
-                self._file_incidents(changes)
-
-    def _look_for_a_return(self, report: Report) -> None:
-        """A node whose last boot ended without a shutdown has a black box of its own, asked once a boot."""
-        caller = report.caller
-        verdicts = report.sample.verdicts if report.sample is not None else ()
-        if self._returned.get(caller.node) == caller.boot or not any(v.id == "UNCLEAN_END" for v in verdicts):
-            return
-        self._returned[caller.node] = caller.boot
-        asking = asyncio.get_running_loop().create_task(self._complete_from(caller.node, caller.boot))
-        self._asking.add(asking)
-        asking.add_done_callback(self._asking.discard)
-
-    async def _complete_from(self, node_id: str, boot: str) -> None:
-        """Complete the last incident of each deployment in which the node had a part before it went."""
-        now = self._clock.now()
-        task = Task(f"blackbox.{node_id}.{boot}", "blackbox", {}, self._limits.stacks_ask_s)
-        try:
-            result = await self.errand(PendingTask(node_id, task, now.mono + task.deadline_s))
-        except (TimeoutError, SparkdError):
-            return
-        node = self.fleet.nodes.get(node_id)
-        if not result.ok or node is None or not (records := result.result["records"]):
-            return
-        self._complete_incidents(at_once=True)  # what is written of them later would not have this
-        ended = float(records[-1]["at"]) + node.clock_offset_s
-        for name in self.fleet.gangs:
-            for body in self._store.incidents(name)[:1]:
-                incident = msgspec.convert(body, Incident)
-                if abs(incident.fall.wall - ended) > self._limits.blackbox_s:
-                    continue
-                whole = completed(incident.timeline, node.name, records, node.clock_offset_s)
-                changes = Changes(incidents=((name, incident.generation, replace(incident, timeline=whole)),))
-                with contextlib.suppress(sqlite3.Error):
-                    self._store.commit(changes)
-                    self._file_incidents(changes)
-
-    def _file_incidents(self, changes: Changes) -> None:
-        if self._incident_files is not None:
-            for name, generation, incident in changes.incidents:
-                self._incident_files.write(name, generation, incident)
-
     def close(self) -> None:
         """Answer every waiting poll and end every stream."""
         self._closing = True
         self.events.close()
-        for task in (*self._pulses.values(), *self._asking):
-            task.cancel()
+        self._incidents.close()
+        for pulse in self._pulses.values():
+            pulse.cancel()
         for waiting in self._polls.values():
             for wake in waiting:
                 wake.set()
@@ -372,14 +318,7 @@ class Reconciler:
                 case Told(deployment, generation, Say() as said):
                     events.append(self._event(new, now, said, deployment, generation))
                 case Told(deployment, generation, WriteIncident() as incident):
-                    told = write_up(
-                        incident,
-                        new.gangs[deployment].record,
-                        new,
-                        box=self._box,
-                        events=self.events,
-                        now=now,
-                    )
+                    told = self._incidents.begin(incident, new.gangs[deployment].record, new, now)
                     incidents.append((deployment, generation, told))
                 case NodeSaid(node, reason, from_, to, kind):
                     name = new.nodes[node].name if node in new.nodes else (node or None)
@@ -416,7 +355,7 @@ class Reconciler:
             log.info("%s%s %s: %s", f"{where} " if where else "", event.kind + step, event.id, event.reason)
         if changes.events:
             self.events.append(changes.events)
-        self._file_incidents(changes)
+        self._incidents.file(changes.incidents)
         for command in commands:
             if isinstance(command, ErrandDone):
                 future = self._errands.get(command.result.id)

@@ -1,7 +1,7 @@
 """The last minutes before a fall, across nodes, in lines for people. Pure."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sparkd.diagnosis.evidence import End, Evidence, Line, NodeSample
@@ -93,13 +93,16 @@ def _lines(lines: Iterable[Line]) -> list[Entry]:
 
 
 def completed(
-    known: tuple[Entry, ...], node: str, records: Iterable[Mapping[str, Any]], offset_s: float
+    known: tuple[Entry, ...], node: str, records: Sequence[Mapping[str, Any]], offset_s: float
 ) -> tuple[Entry, ...]:
     """With what the node's own black box saw after the last that it could tell before it went.
 
-    `records` are those of `sparkd_agent.ring`, by the node's clock, which `offset_s` moves to ours.
+    `records`, at least one, are those of `sparkd_agent.ring`, by the node's clock; `offset_s` moves them to
+    ours.
     """
-    last = max((entry.at for entry in known if entry.node == node and entry.kind == "sample"), default=0.0)
+    ended = float(records[-1]["at"]) + offset_s
+    own = [entry.at for entry in known if entry.node == node and entry.kind == "sample"]
+    last = max((at for at in own if at <= ended), default=0.0)  # later ones are of its next life
     found = []
     for record in records:
         at = float(record["at"]) + offset_s

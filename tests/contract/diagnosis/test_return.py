@@ -32,7 +32,12 @@ def test_a_node_that_is_back_completes_the_incident(tmp_path: Path) -> None:
             nodes[1].fall("sparkd-tiny-g1-r1", "it ended")
             until(lambda: incident(one) is not None, "an incident")
             nodes[1].records = [
-                {"at": time.time() + place, "available": 800 << 20, "verdicts": ["UVM_THRASH"], "kernel": []}
+                {
+                    "at": time.time() - 100 + place,
+                    "available": 800 << 20,
+                    "verdicts": ["UVM_THRASH"],
+                    "kernel": [],
+                }
                 for place in range(3)
             ]
             nodes[1].sample = Sample(verdicts=(Verdict("UNCLEAN_END", Severity.WARN, "it ended badly"),))
