@@ -4,9 +4,9 @@ A program takes one block of rows that belong to one expert, and some columns of
 from the table, so experts of all widths run side by side in one launch. Words are read once, coalesced along
 the columns, and unpacked in registers.
 
-A step takes 16 or 32 blocks of 32 values, value j of all of them at a time: 32 small products with a word each.
-For a single row they are sums instead: tensor cores would only wait for the words, and the scale of a block
-can be left to its end.
+A step takes 16 or 32 blocks of 32 values, value j of all of them at a time: 32 small products with one word
+each. For a single row they are sums instead: tensor cores would only wait for the words, and the scale of a
+block can be left to its end.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
