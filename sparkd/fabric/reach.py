@@ -41,7 +41,7 @@ def _broken(broken: Sequence[Call]) -> Iterator[Verdict]:
             "FIREWALL",
             Severity.BLOCK,
             f"{where} takes no connections on ephemeral ports of the fabric",
-            evidence=f"{evidence}; the link itself answers",
+            evidence=f"{evidence}; other packets pass",
             cause="NCCL, gloo and vLLM's queues connect to ports that nobody can know before, both ways",
             remedy=f"on {where}: `sudo ufw status`, `sudo nft list ruleset`; allow the fabric's network",
             node=first.target if len(broken) == 1 else None,
@@ -62,8 +62,8 @@ def _broken(broken: Sequence[Call]) -> Iterator[Verdict]:
             Severity.BLOCK,
             f"{first.source} and {first.target} do not reach each other over the fabric",
             evidence=evidence,
-            cause="no cable between them, different VLANs on the switch, or an address of another network",
-            remedy="see to cable and switch; `ip neigh show dev INTERFACE` shows who answers",
+            cause="no cable between them, different VLANs on the switch, or both drop all that comes in",
+            remedy="see to cable, switch and firewalls; `ip neigh show dev INTERFACE` shows who answers",
         )
 
 
@@ -83,9 +83,10 @@ def _unheard(broken: Sequence[Call]) -> Call | None:
 
 
 def _linked(call: Call) -> bool:
-    """The other end is there: it answered on the link, or refused the connection itself."""
-    refused = _error(call) == "connection refused"
-    return bool(call.heard) or refused or (call.reached is not None and call.reached.neighbour is True)
+    """The other end is there: something came in, or it refused the connection itself. That its link address is
+    known proves nothing: it is remembered for a minute after a cable was pulled.
+    """
+    return bool(call.heard) or _error(call) == "connection refused"
 
 
 def _small(*calls: Call) -> Iterator[Verdict]:

@@ -36,8 +36,8 @@ def test_connections_in_one_direction_only_are_a_firewall(reason: str) -> None:
 
 
 def test_a_firewall_on_both_sides() -> None:
-    broken = {"tcp": LATE, "heard": False, "udp": False}
-    (verdict,) = judged(call("a", "b", **broken), call("b", "a", **broken))
+    """Datagrams pass, connections do not."""
+    (verdict,) = judged(call("a", "b", tcp=LATE), call("b", "a", tcp=LATE))
     assert (verdict.id, verdict.node) == ("FIREWALL", None)
 
 
@@ -62,8 +62,10 @@ def test_a_cut_in_one_direction(
         assert "nothing that a sends reaches b" in verdict.title
 
 
-def test_no_path_at_all() -> None:
-    broken = {"tcp": "no route to host", "heard": False, "udp": False, "neighbour": False}
+@pytest.mark.parametrize("known", [False, True, None])
+def test_no_path_at_all(*, known: bool | None) -> None:
+    """A link address that is still known proves nothing."""
+    broken = {"tcp": "no route to host", "heard": False, "udp": False, "neighbour": known}
     (verdict,) = judged(call("a", "b", **broken), call("b", "a", **broken))
     assert verdict.id == "FABRIC_NO_PATH"
 
