@@ -83,8 +83,8 @@ def _unheard(broken: Sequence[Call]) -> Call | None:
 
 
 def _linked(call: Call) -> bool:
-    """The other end is there: something came in, or it refused the connection itself. That its link address is
-    known proves nothing: it is remembered for a minute after a cable was pulled.
+    """The other end is there: something came in, or it refused the connection itself. That its link address
+    is known proves nothing: it is remembered for a minute after a cable was pulled.
     """
     return bool(call.heard) or _error(call) == "connection refused"
 
