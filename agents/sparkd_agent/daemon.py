@@ -36,7 +36,8 @@ from sparkd.records.report import (
     TaskResult,
     Welcome,
 )
-from sparkd_agent.config import AgentConfig
+from sparkd_agent.account import Account
+from sparkd_agent.config import AgentConfig, EngineConfig
 from sparkd_agent.core import machine
 from sparkd_agent.core.state import (
     Begin,
@@ -69,7 +70,7 @@ from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.ring import Ring
 from sparkd_agent.running import RunningRank
-from sparkd_agent.runtime.base import RankHandle, Runtime, make_inner_launch, make_launch
+from sparkd_agent.runtime.base import Launch, RankHandle, Runtime, make_inner_launch, make_launch
 from sparkd_agent.shm import ShmJanitor
 from sparkd_agent.tasks import answer
 from sparkd_agent.watch.sample import Sampler
@@ -463,8 +464,7 @@ class Agent:
 
     async def _start(self, spec: RankSpec) -> None:
         engine = self.config.engines.get(spec.engine)
-        in_image = spec.runtime == "docker"
-        if not in_image and (engine is None or not os.access(engine.python, os.X_OK)):
+        if spec.runtime != "docker" and (engine is None or not os.access(engine.python, os.X_OK)):
             where = engine.python if engine else f"[engine.{spec.engine}]"
             self._refuse(spec, "engine", f"this node has no engine at {where}")
             return
@@ -479,18 +479,6 @@ class Agent:
         except (OSError, ValueError) as error:
             self._refuse(spec, "not-started", f"the profile's files cannot be put in place: {error}")
             return
-        launch = (
-            make_inner_launch(spec, rank_env=self.config.rank_env, account=account)
-            if engine is None or in_image
-            else make_launch(
-                spec,
-                engine.command,
-                agent_env=os.environ,
-                rank_env=self.config.rank_env,
-                cwd=str(self.config.state) if account is None else account.working_folder,
-                account=account,
-            )
-        )
         runtime = self._runtimes.get(spec.runtime)
         if runtime is None:
             offered = ", ".join(self._offer.runtimes) or "none"
@@ -498,7 +486,7 @@ class Agent:
             return
         await self.watch.make_room(spec.memory, checkpoint_of(spec))
         try:
-            handle = await runtime.start(spec, launch)
+            handle = await runtime.start(spec, self._launch_of(spec, engine, account))
         except Spent as error:
             self._refuse(spec, "spent", str(error))
             return
@@ -518,6 +506,18 @@ class Agent:
         if early is not None:
             early(rank)
         self.urgent.set()
+
+    def _launch_of(self, spec: RankSpec, engine: EngineConfig | None, account: Account | None) -> Launch:
+        if engine is None or spec.runtime == "docker":
+            return make_inner_launch(spec, rank_env=self.config.rank_env, account=account)
+        return make_launch(
+            spec,
+            engine.command,
+            agent_env=os.environ,
+            rank_env=self.config.rank_env,
+            cwd=str(self.config.state) if account is None else account.working_folder,
+            account=account,
+        )
 
     def _refuse(self, spec: RankSpec, code: RefusalCode, reason: str) -> None:
         log.warning("refused to start %s (%s): %s", spec.name, code, reason)
