@@ -33,9 +33,30 @@ def ask_mods(
     env = {name: value for name, value in environ.items() if name != PATH_VARIABLE}
     paths = (str(folder or plugin_folder()), environ.get(PATH_VARIABLE, ""))
     env[PATH_VARIABLE] = ":".join(filter(None, paths))
+    return _answer(str(python), [_absolute(str(python)), *_COMMAND, verb, *names], env)
+
+
+def ask_mods_in_image(
+    image: str, verb: Verb, names: Sequence[str] = (), *, environ: Mapping[str, str] = os.environ
+) -> dict[str, Any]:
+    """The same of the vLLM in an image that is on this machine, through its `docker`. Raises as `ask_mods`.
+
+    Its `python3` runs in a container without a network that cannot write, and the mods are mounted.
+    """
+    folder = plugin_folder()
+    words = ["docker", "run", "--rm", "--pull=never", "--network=none", "--read-only", "--cap-drop=ALL"]
+    words += [
+        "--security-opt=no-new-privileges",
+        f"--mount=type=bind,source={folder},target={folder},readonly",
+    ]
+    words += [f"--env={PATH_VARIABLE}={folder}", "--workdir=/", "--entrypoint=python3", image]
+    return _answer(image, [*words, *_COMMAND, verb, *names], environ)
+
+
+def _answer(whose: str, words: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
     try:
         done = subprocess.run(
-            [_absolute(str(python)), *_COMMAND, verb, *names],
+            words,
             env=env,
             cwd="/",  # a folder `vllm` beside the caller is not the installed one
             capture_output=True,
@@ -44,16 +65,18 @@ def ask_mods(
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"{python}: cannot be asked: {error}") from error
+        raise UsageError(f"{whose}: cannot be asked: {error}") from error
     if done.returncode != 0:
-        last = done.stderr.strip().rpartition("\n")[2]
+        said = done.stderr.strip().splitlines() or [""]
+        # Of a container that could not be started Docker's client says more afterwards, but not why.
+        last = next((line for line in said if line.startswith("docker: ")), said[-1])
         if last.startswith("there is no mod "):
             raise NotFound(last)
-        raise UsageError(f"{python}: the mods could not be read there: {last}")
+        raise UsageError(f"{whose}: the mods could not be read there: {last}")
     try:
         return msgspec.json.decode(done.stdout, type=dict[str, Any])
     except msgspec.MsgspecError as error:
-        raise UsageError(f"{python}: is no python: it answered nothing that can be read") from error
+        raise UsageError(f"{whose}: is no python: it answered nothing that can be read") from error
 
 
 def _absolute(python: str) -> str:

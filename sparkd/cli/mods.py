@@ -49,15 +49,30 @@ def list_mods(output: Output = OutputFormat.TEXT) -> None:
 
 @app.command("check", epilog="Example: sparkd mods check --python /opt/vllm/bin/python")
 def check(
-    python: Python,
+    python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="The python of the vLLM that is meant.", show_default=False),
+    ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(help="The image of the vLLM that is meant, on this machine.", show_default=False),
+    ] = None,
     mods: Annotated[list[str] | None, typer.Argument(metavar="[MOD]...", show_default=False)] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Check mods against an installed vLLM, without starting it. Exit code 1 if one would be refused."""
     from sparkd.cli.output import show, show_json, table
-    from sparkd.mods import ask_mods
+    from sparkd.errors import UsageError
+    from sparkd.mods import ask_mods, ask_mods_in_image
 
-    answer = ask_mods(python, "check", mods or ())
+    if (python is None) is (image is None):
+        raise UsageError("say which vLLM is meant: --python PATH, or --image IMAGE")
+    names = mods or ()
+    answer = (
+        ask_mods(python, "check", names)
+        if python is not None
+        else ask_mods_in_image(image or "", "check", names)
+    )
     if output is OutputFormat.JSON:
         show_json(answer)
     else:

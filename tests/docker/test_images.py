@@ -1,5 +1,8 @@
 """Images in a real engine: which content a name stands for, what is in it, and what may not run."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,3 +90,32 @@ def test_an_engine_that_is_not_there_is_told_apart_from_one_that_refuses(
     with pytest.raises(DockerRefused, match="No such container") as refused:
         engine.api.ask("POST", "/containers/absent/start")
     assert refused.value.status == 404
+
+
+def mods_check(engine: DockerEngine, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-P", "-m", "sparkd", "mods", "check", "-o", "json", *words]
+    env = {**engine.env, "DOCKER_HOST": f"unix://{engine.socket}"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_mods_are_checked_against_the_vllm_of_an_image(engine: DockerEngine) -> None:
+    checked = mods_check(engine, "--image", IMAGE)
+    answer = json.loads(checked.stdout)
+    assert answer["vllm"] == VERSION
+    assert len(answer["mods"]) > 3
+    assert engine.containers() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--image", "sparkd-tests/absent:1"), "absent:1"),
+        (("--image", NOTHING), "python3"),
+        (("--image", IMAGE, "--python", "/bin/false"), "--python PATH, or --image IMAGE"),
+        ((), "--python PATH, or --image IMAGE"),
+    ],
+)
+def test_what_cannot_be_checked(engine: DockerEngine, words: tuple[str, ...], said: str) -> None:
+    refused = mods_check(engine, *words)
+    assert refused.returncode == 2
+    assert said in refused.stderr
