@@ -203,7 +203,7 @@ def test_a_mod_that_does_not_exist_names_those_that_do(place: Place) -> None:
         "-c", "from sparkd_mods._framework.plugin import register; register()", mods=[{"name": "nope"}]
     )
     assert done.returncode == 1
-    assert "there is no mod nope; there are: mimo-config," in done.stderr
+    assert "there is no mod nope; there are: autoround-mixed, mimo-config," in done.stderr
 
 
 @pytest.mark.parametrize(
