@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,21 +97,17 @@ def two(tmp_path: Path) -> Iterator[Coordinator]:
     names = {"node-1": "node-1", "node-2": "node-2"}
     coordinator = Coordinator(tmp_path, names, holder=HOLDER)
     coordinator.start()
-    agents = []
-    try:
+    with ExitStack() as stack:
+        stack.callback(coordinator.end, signal.SIGKILL)
         for name in names:
             (tmp_path / name).mkdir()
             agent = AgentProcess(tmp_path / name, f"http://127.0.0.1:{coordinator.agents}", name)
             agent.start()
-            agents.append(agent)
+            stack.callback(agent.kill)
         until(
             lambda: [n["state"] for n in coordinator.ask("GET", "/v1/nodes").json] == ["alive"] * 2, "hellos"
         )
         yield coordinator
-    finally:
-        for agent in agents:
-            agent.kill()
-        coordinator.end(signal.SIGKILL)
 
 
 def sparkd(one: Coordinator, *words: str) -> "subprocess.CompletedProcess[str]":
