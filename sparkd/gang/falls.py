@@ -7,7 +7,7 @@ from sparkd.diagnosis.choice import COLLECTIVE, DEATH, EXIT, QUIET, Moment, choo
 from sparkd.diagnosis.evidence import End
 from sparkd.diagnosis.rule import RetryClass, Rule
 from sparkd.fleet.nodes import Node
-from sparkd.gang.budget import Allowance, Policy, allowance
+from sparkd.gang.budget import Allowance, allowance
 from sparkd.gang.ending import begin_recovering, begin_stopping
 from sparkd.gang.state import WriteIncident
 from sparkd.gang.turn import Turn
@@ -174,7 +174,7 @@ def _retry_of(fall: Fall) -> RetryClass:
 def _judge(turn: Turn, retry: RetryClass) -> Allowance:
     record = turn.record
     key = f"{record.name}-g{record.generation}"
-    return allowance(record.budget, policy_of(turn), retry, key, turn.limits)
+    return allowance(record.budget, turn.policy, retry, key, turn.limits)
 
 
 def _verdict(fall: Fall) -> Verdict:
@@ -191,15 +191,6 @@ def _verdict(fall: Fall) -> Verdict:
     )
 
 
-def policy_of(turn: Turn) -> Policy:
-    section = turn.record.intent.profile.get("restart", {})
-    return Policy(
-        budget=int(section.get("budget", turn.limits.restart_budget)),
-        backoff_s=float(section.get("backoff_s", turn.limits.restart_backoff_s)),
-        backoff_max_s=float(section.get("backoff_max_s", turn.limits.restart_backoff_max_s)),
-    )
-
-
 def refine(turn: Turn) -> None:
     """A report that came later may know more: the exit status, the last lines, or that another fell first."""
     told = turn.record.fall
@@ -211,7 +202,9 @@ def refine(turn: Turn) -> None:
     best = _first(known)
     if best.rank != told.rank and _first([best, told]).rank == told.rank:
         return
-    if (best.rank, best.how, best.reason, best.lines) == (told.rank, told.how, told.reason, told.lines):
+    if best.rank == told.rank and told.cause == "KERNEL_OOM" and best.cause == "PROCESS_KILLED":
+        return  # the kernel's line has been pushed out of the sample by newer ones
+    if _facts_of(best) == _facts_of(told):
         return
     verdict = _verdict(best)
     reason = turn.record.reason.replace(_headline(told), _headline(best))
@@ -223,12 +216,21 @@ def refine(turn: Turn) -> None:
     _judge_again(turn, told, best)
 
 
+def _facts_of(fall: Fall) -> tuple[object, ...]:
+    return fall.rank, fall.how, fall.reason, fall.lines, fall.cause
+
+
 def _judge_again(turn: Turn, told: Fall, best: Fall) -> None:
-    """A fall is told before the rank's last lines are read, and only they may show that no retry cures it."""
+    """A fall is told before the rank's last lines are read, and only they may show that no retry cures it; or
+    that what nothing cures only followed from what was first.
+    """
     before, retry = _retry_of(told), _retry_of(best)
     if retry == before:
         return
     turn.write(budget=turn.record.budget.reclassify(before, retry))
     judged = _judge(turn, retry)
-    if turn.phase == "recovering" and not judged.allowed:
+    gave_up = turn.phase == "stopping" and turn.record.ending == "failed"
+    if gave_up and before == "never" and judged.allowed:
+        begin_recovering(turn, f"{_headline(best)}; {judged.reason}", judged.delay_s)
+    elif turn.phase == "recovering" and not judged.allowed:
         begin_stopping(turn, f"{_headline(best)}; gave up: {judged.reason}", ending="failed")

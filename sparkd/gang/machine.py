@@ -111,7 +111,7 @@ def wanted(gang: Gang) -> Mapping[str, RankSpec]:
 def _up(turn: Turn, intent: Intent) -> None:
     serial = turn.record.serial + 1
     if turn.phase in ENDED:
-        turn.change(conditions=(), ready_since=None)
+        turn.change(conditions=(), ready_since=None, blocked_since=None)
         turn.enter(
             "pending",
             "asked for",

@@ -8,6 +8,7 @@ from typing import Any
 from sparkd.errors import SparkdError
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.placement import place
+from sparkd.gang.ending import begin_recovering
 from sparkd.gang.state import Answers, PendingTask
 from sparkd.gang.turn import Turn
 from sparkd.records.report import TaskResult
@@ -31,7 +32,8 @@ def pending(turn: Turn) -> None:
     names = record.intent.nodes
     placement = place(ranks, names, turn.world.nodes, turn.world.occupied, keep=record.nodes)
     if placement.hopeless:
-        _fail(turn, placement.missing, Verdict("NODES_MISSING", Severity.BLOCK, placement.missing))
+        verdict = Verdict("NODES_MISSING", Severity.BLOCK, placement.missing)
+        turn.enter("failed", placement.missing, verdicts=(verdict,))
         return
     if placement.missing:
         turn.wait(placement.missing, "it starts by itself as soon as that changes", node=placement.node)
@@ -212,6 +214,7 @@ def _answers(turn: Turn) -> dict[str, Answers]:
 def _commit(turn: Turn, nodes: tuple[Node, ...]) -> None:
     """Make the next generation: greater than every one that any node has heard of."""
     record = turn.record
+    before = {name: getattr(record, name) for name in ("generation", "api_port", "rendezvous_ports")}
     answers = _answers(turn)
     known = [node.generations.get(record.name, 0) for node in turn.world.nodes.values()]
     generation = 1 + max(record.generation, *known)
@@ -227,11 +230,15 @@ def _commit(turn: Turn, nodes: tuple[Node, ...]) -> None:
         raise AssertionError("a world without a planner cannot launch")
     try:
         launch = turn.world.planner(turn.record, nodes, answers)
-    except SparkdError as error:
+    except (SparkdError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # What a node or a profile says may be odd in ways that nobody foresaw: it ends this launch, and not
+        # the coordinator of all others.
+        turn.write(**before)
         _fail(turn, str(error), Verdict("PLAN_INVALID", Severity.BLOCK, str(error)))
         return
     blocks = [v for v in launch.verdicts if v.severity is Severity.BLOCK and not v.waived]
     if blocks:
+        turn.write(**before)
         _fail(turn, _in_words(blocks), *launch.verdicts)
         return
     for verdict in launch.verdicts:
@@ -244,7 +251,9 @@ def _commit(turn: Turn, nodes: tuple[Node, ...]) -> None:
         specs=launch.specs,
         verdicts=(*turn.gang.carried, *launch.verdicts),
     )
-    turn.change(launched_at=turn.now.mono, ready_since=None, carried=(), proof_asked=None)
+    turn.change(
+        launched_at=turn.now.mono, ready_since=None, carried=(), proof_asked=None, blocked_since=None
+    )
 
 
 def _in_words(blocks: list[Verdict]) -> str:
@@ -256,5 +265,17 @@ def _in_words(blocks: list[Verdict]) -> str:
 
 
 def _fail(turn: Turn, reason: str, *verdicts: Verdict) -> None:
-    """Nothing runs yet: straight to `failed`."""
-    turn.enter("failed", reason, verdicts=verdicts)
+    """Nothing runs yet: straight to `failed` when a person waits for it.
+
+    After a fall nobody does, and what blocks may pass by itself: a port that still trains after the reboot, a
+    switch that starts, a model root that is not mounted yet. So it is looked at again, less and less often.
+    """
+    since = turn.gang.blocked_since if turn.gang.blocked_since is not None else turn.now.mono
+    if turn.record.fall is None or turn.now.mono - since >= turn.limits.boot_max_s:
+        turn.enter("failed", reason, verdicts=verdicts)
+        return
+    longest_s = turn.policy.backoff_max_s
+    delay_s = min(max(turn.policy.backoff_s, (turn.now.mono - since) / 2), longest_s)
+    begin_recovering(turn, f"not launched again: {reason}; looked at again after {delay_s:.0f} s", delay_s)
+    turn.write(verdicts=verdicts)
+    turn.change(blocked_since=since)

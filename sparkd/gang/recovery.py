@@ -70,7 +70,10 @@ def recovering(turn: Turn) -> None:
         return
     retry_at = turn.gang.retry_at
     if retry_at is not None and turn.now.mono < retry_at:
-        turn.wait("the back-off to end", "the next generation starts", deadline=retry_at)
+        blocked = turn.gang.blocked_since is not None
+        what = "what blocks the next launch to pass" if blocked else "the back-off to end"
+        then = "the nodes are asked again" if blocked else "the next generation starts"
+        turn.wait(what, then, deadline=retry_at)
         return
     if not memory_is_back(turn):
         return
@@ -79,6 +82,8 @@ def recovering(turn: Turn) -> None:
 
 def stopping(turn: Turn) -> None:
     refine(turn)
+    if turn.phase != "stopping":
+        return
     since = turn.gang.stop_since if turn.gang.stop_since is not None else turn.gang.phase_since
     if not turn.gang.head_gone:
         _judge_head(turn, since)

@@ -68,6 +68,8 @@ class Gang:
     """When the memory-returned gate began to wait."""
     memory_back_since: float | None = None
     evicted: bool = False
+    blocked_since: float | None = None
+    """When the first of the launches was blocked that nobody has asked for: after a fall, or a reboot."""
     carried: tuple[Verdict, ...] = ()
     """Warnings that the next launch goes with."""
 

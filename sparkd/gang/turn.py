@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparkd.clock import Instant
+from sparkd.gang.budget import Policy
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import Gang, GangCommand, PendingTask, Say, Waiting, World
 from sparkd.records.defaults import DEFAULTS, Defaults
@@ -30,6 +31,15 @@ class Turn:
     @property
     def phase(self) -> Phase:
         return self.gang.record.phase
+
+    @property
+    def policy(self) -> Policy:
+        section = self.record.intent.profile.get("restart", {})
+        return Policy(
+            budget=int(section.get("budget", self.limits.restart_budget)),
+            backoff_s=float(section.get("backoff_s", self.limits.restart_backoff_s)),
+            backoff_max_s=float(section.get("backoff_max_s", self.limits.restart_backoff_max_s)),
+        )
 
     def change(self, **changes: Any) -> None:
         self.gang = replace(self.gang, **changes)

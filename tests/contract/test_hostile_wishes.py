@@ -50,6 +50,7 @@ WHOLE: dict[str, Any] = {
     "model": {"path": "tiny", "also": {"draft": {"path": "draft"}}},
     "engine": {"vllm": ">=0.24", "args": {"chat-template": "x"}, "files": {}},
     "env": {"NCCL_DEBUG": "WARN"},
+    "why": {"chat-template": "a reason"},
     "mods": [],
     "ready": {
         "canaries": [{"messages": [{"role": "user", "content": "x"}], "expect": {"contains": "84"}}],

@@ -1,7 +1,14 @@
 """Single stories through the real machines: what a person would see, step by step."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
 import pytest
 
+from sparkd.fleet.nodes import Node
+from sparkd.gang.record import GangRecord
+from sparkd.gang.state import Answers, Launch
+from sparkd.records.verdict import Severity, Verdict
 from tests.sim.world import LIMITS, World, intent
 
 
@@ -288,3 +295,66 @@ def test_a_disk_that_cannot_take_the_intent_starts_nothing() -> None:
     world.run(world.now + LIMITS.preflight_s + 5)
     assert world.nodes["b"].started_names == []
     assert world.phase("d1") != "ready"
+
+
+def judged_by(world: World, judge: Callable[[Launch], Launch]) -> None:
+    """From now on the preflight finds this."""
+    fleet = world.coordinator.fleet
+    assert fleet is not None
+    before = fleet.planner
+    assert before is not None
+
+    def plan(record: GangRecord, nodes: tuple[Node, ...], answers: Mapping[str, Answers]) -> Launch:
+        return judge(before(record, nodes, answers))
+
+    world.coordinator.fleet = replace(fleet, planner=plan)
+
+
+def test_what_blocks_the_launch_after_a_fall_is_waited_for() -> None:
+    """A switch that starts anew, a root that is not mounted yet: up means up until down (design §3)."""
+    world = World(26)
+    ready(world)
+    over = world.now + 90
+    block = Verdict("FABRIC_ABSENT", Severity.BLOCK, "the nodes share no network", node="b")
+    judged_by(world, lambda launch: replace(launch, verdicts=(block,) if world.now < over else ()))
+    world.faults.kill_rank("d1", 1)
+    world.run(world.now + 60)
+    fleet = world.coordinator.fleet
+    record = world.record("d1")
+    assert fleet is not None
+    assert record is not None
+    assert record.phase == "recovering", world.timeline()
+    assert "the nodes share no network" in record.reason
+    assert record.verdicts == (block,)
+    waiting = fleet.gangs["d1"].waiting
+    assert waiting is not None
+    assert waiting.what == "what blocks the next launch to pass"
+    assert world.run_until(lambda: world.phase("d1") == "ready", 120), world.timeline()
+    assert generation(world) == 2
+    record = world.record("d1")
+    assert record is not None
+    assert record.falls == 1
+
+
+def test_what_blocks_for_ever_fails_at_last() -> None:
+    world = World(27)
+    ready(world)
+    block = Verdict("FABRIC_ABSENT", Severity.BLOCK, "the nodes share no network")
+    judged_by(world, lambda launch: replace(launch, verdicts=(block,)))
+    world.faults.kill_rank("d1", 1)
+    assert world.run_until(lambda: world.phase("d1") == "failed", 3 * LIMITS.boot_max_s), world.timeline()
+    assert world.living("d1") == []
+
+
+def test_a_planner_that_stumbles_ends_its_launch_and_not_the_coordinator() -> None:
+    def stumble(launch: Launch) -> Launch:
+        raise TypeError("unsupported format string passed to NoneType.__format__")
+
+    world = World(28)
+    world.run(0.3)
+    judged_by(world, stumble)
+    assert world.people.up("d1", intent(2))
+    assert world.run_until(lambda: world.phase("d1") == "failed", 20), world.timeline()
+    record = world.record("d1")
+    assert record is not None
+    assert [verdict.id for verdict in record.verdicts] == ["PLAN_INVALID"]

@@ -68,6 +68,18 @@ def test_the_victim_stays_the_cause_when_its_node_has_nothing_more_to_say_of_it(
     assert fall_of(after(told, fallen(0, ended), None).record).rank == 1
 
 
+def test_what_no_retry_cures_is_taken_back_when_it_only_followed_from_a_death() -> None:
+    lost = Exit("sparkd-d-g1-r1", "leader", 9, 1, None, "shim", at=100.020, mono=50.0)
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: '/models/x/config.json'"
+    gave_up = after(gang("loading"), None, fallen(1, lost, missing))
+    assert (fall_of(gave_up.record).cause, gave_up.record.ending) == ("MODEL_MISSING", "failed")
+    killed = Exit("sparkd-d-g1-r0", "VLLM::Worker_TP0", 7, None, 9, "pidfd", at=100.000, mono=50.0)
+    again = after(gave_up, fallen(0, killed), fallen(1, lost, missing)).record
+    assert fall_of(again).rank == 0
+    assert again.phase == "recovering"
+    assert "a retry cannot cure" not in again.reason
+
+
 def test_two_that_died_closer_together_than_the_clocks_tell_are_both_named() -> None:
     other = Exit("sparkd-d-g1-r0", "VLLM::Worker_TP0", 7, None, 9, "pidfd", at=100.020, mono=50.0)
     record = named(fallen(0, other), fallen(1, VICTIM), error_s=0.02)
@@ -91,3 +103,21 @@ def test_the_kernel_is_the_cause_only_if_it_names_the_process(pid: int, cause: s
     )
     fall = fall_of(named(fallen(0, None), fallen(1, VICTIM, LAUNCHER), sample=Sample(verdicts=(struck,))))
     assert (fall.rank, fall.cause) == (1, cause)
+
+
+def test_the_kernels_word_may_come_late_and_stays_when_newer_ones_push_it_out() -> None:
+    struck = Verdict(
+        "KERNEL_OOM",
+        Severity.WARN,
+        "the kernel's OOM killer has struck",
+        evidence="Out of memory: Killed process 18197 (VLLM::Worker_TP) total-vm:91234kB",
+    )
+    reports = (fallen(0, None), fallen(1, VICTIM, LAUNCHER))
+    told = after(gang("loading"), *reports)
+    assert fall_of(told.record).cause == "PROCESS_KILLED"
+    late = after(told, *reports, sample=Sample(verdicts=(struck,)))
+    assert fall_of(late.record).cause == "KERNEL_OOM"
+    assert late.record.budget.memory_spent == 1
+    newer = after(late, *reports)
+    assert fall_of(newer.record).cause == "KERNEL_OOM"
+    assert newer.record.budget.memory_spent == 1
