@@ -120,6 +120,10 @@ def late(seconds: float, limits: Defaults = DEFAULTS) -> tuple[Verdict, ...]:
     )
 
 
+_KILLED_SHOWN: Final = 8
+"""One after the other the kernel kills several; which of them was a rank's is asked later."""
+
+
 def kernel_lines(lines: Iterable[str]) -> tuple[Verdict, ...]:
     """Lines of the kernel's log that mean something for a rank, the newest of each kind."""
     kept = list(lines)
@@ -131,7 +135,7 @@ def kernel_lines(lines: Iterable[str]) -> tuple[Verdict, ...]:
                 "KERNEL_OOM",
                 Severity.WARN,
                 "the kernel's OOM killer has struck",
-                evidence=killed[-1],
+                evidence="\n".join(killed[-_KILLED_SHOWN:]),
                 cause="memory had run out before anybody ended a rank",
                 remedy="raise memory.floors_gib of the profile, or lower what it uses",
             )

@@ -48,4 +48,6 @@ def test_the_kernel_log() -> None:
     )
     assert [verdict.id for verdict in found] == ["KERNEL_OOM", "GPU_XID"]
     assert found[0].evidence == oom
+    later = oom.replace("process ", "process 9")
+    assert kernel_lines([oom, later])[0].evidence == f"{oom}\n{later}"
     assert not kernel_lines(["NVRM: loading NVIDIA UNIX Open Kernel Module"])
