@@ -1,5 +1,6 @@
 """The agent's own configuration: `agent.toml`. It names the only interpreters that this node starts."""
 
+import ipaddress
 import re
 import tomllib
 from dataclasses import dataclass, field
@@ -96,7 +97,7 @@ def read_config(path: Path) -> AgentConfig:
         node_id=_text(path, node, "node", "id"),
         name=_text(path, node, "node", "name"),
         address=address,
-        fabric_address=str(node.get("fabric_address") or address),
+        fabric_address=_fabric_address(path, node) or address,
         fabric_interface=node.get("fabric_interface"),
         local=bool(node.get("local", False)),
         urls=_texts(path, coordinator, "coordinator", "urls"),
@@ -157,6 +158,19 @@ def _text(path: Path, section: dict[str, Any], name: str, key: str) -> str:
 
 def _optional(path: Path, section: dict[str, Any], name: str, key: str) -> str | None:
     return _text(path, section, name, key) if key in section else None
+
+
+def _fabric_address(path: Path, node: dict[str, Any]) -> str | None:
+    """An address and nothing else: ranks bind to it, and it is compared with those of the interfaces."""
+    given = node.get("fabric_address")
+    if not given or given == node.get("address"):
+        return None
+    try:
+        return str(ipaddress.ip_address(str(given)))
+    except ValueError as error:
+        raise UsageError(
+            f"{path}: node.fabric_address: an IP address is needed, without a prefix, not {given!r}"
+        ) from error
 
 
 def _runtime(path: Path, rank: dict[str, Any]) -> str | None:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from sparkd.coordinator.planner import member_at, members_now, plan_now
 from sparkd.coordinator.reconciler import Reconciler
 from sparkd.errors import CoordinatorStarting, SparkdError
@@ -34,6 +36,27 @@ def _silent(member: Member) -> Verdict:
         evidence="nothing was heard of its files",
         remedy="see that it is on and that its agent runs: systemctl status sparkd-agent",
         node=member.name,
+    )
+
+
+class _Port(msgspec.Struct):
+    port: int
+    free: bool = False
+    owner: str | None = None
+
+
+class _Ports(msgspec.Struct):
+    ports: list[_Port]
+
+
+def _odd(title: str, error: Exception, node: str | None = None) -> Verdict:
+    return Verdict(
+        "PREFLIGHT_ERROR",
+        Severity.BLOCK,
+        title,
+        evidence=f"{type(error).__name__}: {error}",
+        remedy="see that the agents are of the coordinator's version: sparkd nodes upgrade",
+        node=node,
     )
 
 
@@ -70,6 +93,8 @@ class Check:
             plan = plan_now(self._reconciler.fleet, name, intent, members)
         except SparkdError as error:
             found.append(Verdict("PLAN_INVALID", Severity.BLOCK, str(error)))
+        except Exception as error:  # noqa: BLE001  what nodes answered is theirs: it may be anything
+            found.append(_odd("a plan cannot be made of what these nodes answered", error))
         told = [replace(verdict, waived=verdict.id in intent.forced) for verdict in found]
         verdicts = (*told, *judge(tuple(members.values()), plan, intent))
         return self._told(name, tuple(members.values()), verdicts, plan)
@@ -107,8 +132,14 @@ class Check:
         if port is None or node.existing(name):
             return None
         result = await self._ask(node, "port", {"ports": [{"port": int(port), "for": "api"}]})
-        entries = result.result.get("ports", ()) if result is not None and result.ok else ()
-        return next((port_taken(entry, node.name) for entry in entries if not entry.get("free")), None)
+        if result is None or not result.ok:
+            return None
+        try:
+            entries = msgspec.convert(result.result, _Ports).ports
+        except msgspec.ValidationError as error:
+            return _odd("what the node says of the API's port is not understood", error, node.name)
+        taken = next((entry for entry in entries if not entry.free), None)
+        return port_taken(msgspec.to_builtins(taken), node.name) if taken is not None else None
 
     async def _ask(self, node: Node, kind: TaskKind, args: dict[str, Any]) -> TaskResult | None:
         """None if no answer came in time; a node that is not in contact is not waited for."""

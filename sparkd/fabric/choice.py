@@ -153,7 +153,7 @@ def _interface_of(member: Member, address: str) -> Port | None:
 
 
 def _with_hcas(at: int, seat: Seat, fast: Sequence[Common]) -> Seat:
-    family = ipaddress.ip_address(seat.address).version
+    family = 6 if ":" in seat.address else 4
     ports = [port for network in fast if network.network.version == family for port in network.ports[at]]
     return _settled(seat, tuple(_hcas(ports, family)))
 

@@ -227,8 +227,8 @@ def _of_seat(seat: Seat) -> Iterator[Verdict]:
                 "PCIE_BELOW_MAXIMUM",
                 Severity.WARN,
                 f"the PCIe link of {one.name} is below what card and slot can do",
-                evidence=f"{one.pcie_gts:g} GT/s x{one.pcie_lanes}, possible "
-                f"{one.pcie_gts_most or 0:g} GT/s x{one.pcie_lanes_most}",
+                evidence=f"{_link(one.pcie_gts, one.pcie_lanes)}, possible "
+                f"{_link(one.pcie_gts_most, one.pcie_lanes_most)}",
                 cause="firmware of before April 2026 wired half of the card too narrow, or it trained badly",
                 remedy="update the firmware; else shut down, take the node off power for a minute",
                 node=node,
@@ -245,6 +245,11 @@ def _of_seat(seat: Seat) -> Iterator[Verdict]:
             remedy=f"take surplus addresses off {hca.interface}, or set it down and up again",
             node=node,
         )
+
+
+def _link(gts: float | None, lanes: int | None) -> str:
+    """Either may be unknown: a kernel shows the speed of a link that is down as `Unknown`."""
+    return f"{'?' if gts is None else format(gts, 'g')} GT/s x{'?' if lanes is None else lanes}"
 
 
 def _ipv4(interface: Interface) -> bool:

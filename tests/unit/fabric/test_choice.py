@@ -306,6 +306,15 @@ def test_half_the_lanes(tmp_path: Path) -> None:
     assert (verdict.node, verdict.evidence) == ("n1", "32 GT/s x2, possible 32 GT/s x4")
 
 
+def test_half_the_lanes_at_a_speed_that_is_not_shown(tmp_path: Path) -> None:
+    trees = pair(tmp_path)
+    device = tmp_path / "n1/sys/class/net/enp1s0f0np0/device"
+    (device / "current_link_width").write_text("2\n")
+    (device / "current_link_speed").write_text("Unknown\n")
+    verdict = found(choose(members(trees)))["PCIE_BELOW_MAXIMUM"]
+    assert verdict.evidence == "? GT/s x2, possible 32 GT/s x4"
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [("192.168.100.{}/24", "192.168.100.1{}/24"), ("169.254.35.{}/16", "169.254.9.{}/16")],
@@ -352,6 +361,13 @@ def test_a_nodes_own_address_is_gone(tmp_path: Path) -> None:
     first, second = members(pair(tmp_path))
     verdict = found(choose((first, replace(second, pinned_address="192.168.7.2"))))["HOST_IP_FOREIGN"]
     assert (verdict.severity, verdict.node) == (Severity.BLOCK, "n2")
+
+
+@pytest.mark.parametrize("written", ["spark-2.local", "192.168.100.2/24"])
+def test_a_nodes_own_address_is_none(tmp_path: Path, written: str) -> None:
+    first, second = members(pair(tmp_path))
+    verdict = found(choose((first, replace(second, pinned_address=written))))["HOST_IP_FOREIGN"]
+    assert (verdict.node, written in verdict.title) == ("n2", True)
 
 
 def test_a_nodes_own_interface_is_gone(tmp_path: Path) -> None:
