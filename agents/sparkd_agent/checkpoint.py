@@ -27,17 +27,20 @@ class _Index(msgspec.Struct):
 def find_models(model: dict[str, Any], roots: tuple[str, ...]) -> ModelsFound:
     """The model of a profile's section `model`, and those of its `also`, each looked through.
 
-    Raises LookupError for a folder that is nowhere, saying where it was looked for.
+    Raises LookupError for a model that is nowhere, saying where it was looked for. A further one that is
+    nowhere is a defect of its own: the model itself may be whole.
     """
     path = _find(model, roots, "no model")
-    also = {
-        name: _find(source, roots, f"no model for model.also.{name}")
-        for name, source in model.get("also", {}).items()
-    }
-    return ModelsFound(
-        look_through(path),
-        {name: look_through(place, weights_needed=True) for name, place in also.items()},
-    )
+    also = {name: _further(name, source, roots) for name, source in model.get("also", {}).items()}
+    return ModelsFound(look_through(path), also)
+
+
+def _further(name: str, source: dict[str, Any], roots: tuple[str, ...]) -> Checkpoint:
+    try:
+        return look_through(_find(source, roots, f"no model for model.also.{name}"), weights_needed=True)
+    except LookupError as error:
+        wanted = next((str(path) for path in candidate_paths(source, roots)), "")
+        return Checkpoint(wanted, defects=(CheckpointDefect("missing", wanted, str(error)),))
 
 
 def candidate_paths(model: dict[str, Any], roots: tuple[str, ...]) -> tuple[Path, ...]:

@@ -1,4 +1,5 @@
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,8 +62,11 @@ def test_another_revision_of_the_same_model_is_named(tmp_path: Path) -> None:
 
 def test_a_drafter_that_is_nowhere_is_named_with_the_places(roots: tuple[str, ...], tmp_path: Path) -> None:
     wanted = {"path": "m", "also": {"draft": {"path": "e"}}}
-    with pytest.raises(LookupError, match=r"no model for model\.also\.draft .*looked at .*/a/e, .*/b/e"):
-        find_models(wanted, roots)
+    found = find_models(wanted, roots)
+    assert found.model.defects == (), "the model itself is whole"
+    (defect,) = found.also["draft"].defects
+    assert (defect.kind, defect.file, found.also["draft"].files) == ("missing", str(tmp_path / "a/e"), {})
+    assert re.search(r"no model for model\.also\.draft .*looked at .*/a/e, .*/b/e", defect.detail)
     with pytest.raises(LookupError, match=r"no model with a config\.json; looked at"):
         find_models({"path": "x"}, roots)
 

@@ -78,6 +78,49 @@ def test_the_remedy_of_a_cut_shard_is_the_line_to_type() -> None:
     )
 
 
+JINJA = "/models/big/chat_template.jinja"
+
+
+def skewed(odd: dict[str, int]) -> str:
+    (found,) = judge([node(1), node(2, models=whole(files=odd)), node(3)], intent=INTENT)
+    assert (found.id, found.node) == ("CHECKPOINT_SKEW", "spark-2")
+    return found.remedy
+
+
+def test_what_one_node_has_more_of_goes_to_all_others_or_away() -> None:
+    line = "rsync -aH --partial --info=progress2 /models/big/"
+    assert skewed({**FILES, "chat_template.jinja": 5000}) == (
+        f"on spark-2: {line} 192.168.100.1:/models/big/ (less than a minute); "
+        f"on spark-2: {line} 192.168.100.3:/models/big/ (less than a minute); or remove {JINJA} on spark-2"
+    )
+
+
+def test_a_copy_does_not_take_away_what_is_too_much() -> None:
+    odd = {**FILES, "config.json": 801, "chat_template.jinja": 5000}
+    line = "on spark-1: rsync -aH --partial --info=progress2 /models/big/ 192.168.100.2:/models/big/"
+    assert skewed(odd) == f"{line} (less than a minute); then remove {JINJA} on spark-2"
+
+
+def test_other_weights_of_the_same_sizes_are_copied_whole() -> None:
+    other = ModelsFound(replace(whole().model, headers="bb"))
+    (found,) = judge([node(1), node(2, models=other)], intent=INTENT)
+    assert found.remedy.endswith("(184.0 GiB, about 8 min)")
+
+
+def test_a_drafter_is_copied_under_its_own_name() -> None:
+    """Where it should lie on the node that lacks it is the first place that was looked at."""
+    drafter = Checkpoint("/models/draft", bytes=GIB, files={"model.safetensors": GIB}, headers="dd")
+    words = "no model for model.also.draft with a config.json; looked at /models/draft"
+    absent = Checkpoint("/models/draft", defects=(CheckpointDefect("missing", "/models/draft", words),))
+    gang = [
+        node(n, models=ModelsFound(whole().model, {"draft": one})) for n, one in ((1, drafter), (2, absent))
+    ]
+    (found,) = judge(gang, intent=INTENT)
+    assert (found.id, found.node, found.evidence) == ("HALF_DOWNLOAD", "spark-2", words)
+    assert found.title == "one file of model.also.draft cannot be used"
+    assert "/models/draft/ 192.168.100.2:/models/draft/ (1.0 GiB" in found.remedy
+
+
 def test_a_snapshot_is_copied_with_its_blobs_to_where_the_other_node_has_its_models() -> None:
     path = f"/models/models--o--m/snapshots/{'c' * 40}"
     lacks = node(

@@ -1,16 +1,21 @@
+import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from sparkd.diagnosis.copying import copy, is_damaged
 from sparkd.diagnosis.evidence import Evidence
 from sparkd.diagnosis.rule import Found, Rule
 from sparkd.records.checkpoint import Checkpoint
+from sparkd.records.preflight import Member
 
+_Has = tuple[Member, Checkpoint]
 _SHOWN: Final = 3
-_FOR_PEOPLE: Final = re.compile(r"(?i)(license|notice|readme).*|.*\.(md|png|jpe?g|gif|svg|pdf)")
-"""Files that no engine reads: they may differ."""
+_FOR_ENGINES: Final = re.compile(
+    r"(?i)(?!(license|notice|readme)).*\.(safetensors|json|jinja|py|model|txt|tiktoken|bin|pt|pth|gguf)"
+)
+"""What engines read. Others may differ: a readme, a log, an editor's copy."""
 
 
 def _match(evidence: Evidence) -> Iterator[Found]:
@@ -30,14 +35,29 @@ def _match(evidence: Evidence) -> Iterator[Found]:
         for member, checkpoint in sound:
             if _content(checkpoint) == _content(model):
                 continue
-            size = sum(n for file, n in model.files.items() if checkpoint.files.get(file) != n)
             which = f"model.also.{name}" if name else "the model"
             yield Found(
                 _difference(checkpoint, member.name, model, right.name),
                 node=member.name,
                 title=f"{which} has other files here than on {right.name}",
-                remedy=copy(right, model, member, size or model.bytes),
+                remedy=_remedy(sound, (right, model), (member, checkpoint)),
             )
+
+
+def _remedy(sound: Sequence[_Has], right: _Has, odd: _Has) -> str:
+    """A copy removes nothing: what the odd node alone has goes to all others, or it goes away."""
+    (source, model), (node, checkpoint) = right, odd
+    wanted, there = _read(model), _read(checkpoint)
+    surplus = sorted(there.keys() - wanted.keys())
+    lacking = sum(size for file, size in wanted.items() if there.get(file) != size)
+    away = f"remove {', '.join(posixpath.join(checkpoint.path, name) for name in surplus)} on {node.name}"
+    if surplus and not lacking:
+        size = sum(there[name] for name in surplus)
+        others = [other for other, has in sound if _content(has) == _content(model)]
+        return "; ".join([*(copy(node, checkpoint, other, size) for other in others), f"or {away}"])
+    weights = sum(size for file, size in wanted.items() if file.endswith(".safetensors"))
+    line = copy(source, model, node, lacking or weights)
+    return f"{line}; then {away}" if surplus else line
 
 
 def _content(checkpoint: Checkpoint) -> tuple[tuple[tuple[str, int], ...], str]:
@@ -45,7 +65,7 @@ def _content(checkpoint: Checkpoint) -> tuple[tuple[tuple[str, int], ...], str]:
 
 
 def _read(checkpoint: Checkpoint) -> Mapping[str, int]:
-    return {name: size for name, size in checkpoint.files.items() if not _FOR_PEOPLE.fullmatch(name)}
+    return {name: size for name, size in checkpoint.files.items() if _FOR_ENGINES.fullmatch(name)}
 
 
 def _difference(one: Checkpoint, here: str, other: Checkpoint, there: str) -> str:

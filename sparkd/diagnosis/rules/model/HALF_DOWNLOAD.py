@@ -27,10 +27,11 @@ def _match(evidence: Evidence) -> Iterator[Found]:
             damaged = [one for one in checkpoint.defects if one.kind in _KINDS]
             unfinished = [one for one in checkpoint.defects if one.kind == "incomplete"]
             if damaged:
+                which = f"model.also.{name}" if name else "the model"
                 yield Found(
                     _several([*damaged, *unfinished]),
                     node=member.name,
-                    title=f"{_count(len(damaged))} of the model cannot be used",
+                    title=f"{_count(len(damaged))} of {which} cannot be used",
                     remedy=bring(evidence.members, name, member),
                 )
 
