@@ -133,8 +133,11 @@ def _paths(folder: Path) -> list[Path]:
 
 
 def _index_defects(folder: Path, files: dict[str, int]) -> list[CheckpointDefect]:
-    """Shards that an index names and that are not there, and an index that cannot be read."""
-    found = []
+    """Shards that an index names and that are not there, and an index that cannot be read.
+
+    Some models come in two layouts, each with an index: where one is whole, the other is only a left-over.
+    """
+    found, missing, whole = [], [], False
     for name in files:
         if not name.endswith(_INDEX):
             continue
@@ -144,11 +147,11 @@ def _index_defects(folder: Path, files: dict[str, int]) -> list[CheckpointDefect
         except (OSError, msgspec.MsgspecError) as error:
             found.append(_defect("config", index, f"cannot be used: {error}"))
             continue
-        found += [
-            _defect("missing", folder / shard, f"is missing; {name} names {len(shards)} files")
-            for shard in sorted(shards - files.keys())
-        ]
-    return found
+        lacking = sorted(shards - files.keys())
+        whole |= not lacking
+        missing += [(folder / shard, f"is missing; {name} names {len(shards)} files") for shard in lacking]
+    kind = "incomplete" if whole else "missing"
+    return found + [_defect(kind, path, text) for path, text in missing]
 
 
 def _unfinished(folder: Path) -> list[CheckpointDefect]:

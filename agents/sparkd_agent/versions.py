@@ -25,10 +25,14 @@ def engine_versions(name: str, python: str) -> EngineVersions:
     folders = list(_metadata(python))
     packages = {}
     for told, pattern in _TOLD.items():
+        versions: dict[str, str] = {}
         for folder in folders:
-            found = re.fullmatch(rf"{pattern}-([^-]+)\.dist-info", folder.name, re.IGNORECASE)
-            if found is not None and told not in packages:
-                packages[told] = found[1]
+            found = re.fullmatch(rf"({pattern})-([^-]+)\.dist-info", folder.name, re.IGNORECASE)
+            if found is not None:
+                versions.setdefault(found[1].lower(), found[2])
+        # Of two distributions of one library (for CUDA 12 and 13) the metadata does not say which is loaded.
+        if len(set(versions.values())) == 1:
+            packages[told] = next(iter(versions.values()))
     engine = next((f for f in folders if f.name == f"vllm-{packages.get('vllm')}.dist-info"), None)
     return EngineVersions(name, _python_version(python), packages, _build(engine) if engine else "")
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TypedDict
 
 from sparkd.coordinator.keys import KeyRing
+from sparkd.diagnosis.odd import engine_of
 from sparkd.errors import CoordinatorStarting, UsageError
 from sparkd.fleet.machine import with_kept_image, world_of
 from sparkd.fleet.nodes import Node
@@ -130,12 +131,11 @@ def _now(node: Node, member: Member | None) -> NodeFacts:
 
 
 def nccl_of(members: Mapping[str, Member]) -> dict[str, str]:
-    """The versions that the engines of nodes bring along, by node id."""
+    """The versions that the engines which ranks run bring along, by node id."""
     return {
         node_id: engine.packages["nccl"]
         for node_id, member in members.items()
-        for engine in (member.machine.engines[:1] if member.machine else ())
-        if "nccl" in engine.packages
+        if (engine := engine_of(member)) is not None and "nccl" in engine.packages
     }
 
 

@@ -185,6 +185,18 @@ def test_what_a_broken_download_left_in_the_hubs_cache_is_seen(tmp_path: Path) -
     assert [defect.kind for defect in defects] == ["missing", "incomplete"]
 
 
+def test_an_index_that_was_left_over_is_no_gap(tmp_path: Path) -> None:
+    """Mistral's models have their weights twice, and only one of the two was fetched."""
+    folder = checkpoint(tmp_path / "m")
+    spare = {"weight_map": {"w": "consolidated-00001-of-00002.safetensors"}}
+    (folder / "consolidated.safetensors.index.json").write_text(json.dumps(spare))
+    defects = find_models({"path": "m"}, (str(tmp_path),)).model.defects
+    assert [defect.kind for defect in defects] == ["incomplete"]
+    (folder / SECOND).unlink()
+    defects = find_models({"path": "m"}, (str(tmp_path),)).model.defects
+    assert [defect.kind for defect in defects] == ["missing", "missing"]
+
+
 def test_what_a_text_in_the_metadata_says_is_no_tensor(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "config.json").write_text("{}")
