@@ -1,6 +1,7 @@
 """Looks over the machine for a preflight: versions, limits, room, and who else computes here.
 
-Everything is read from files; only the machine's own name is asked of a resolver, in bounded time.
+Everything is read from files. What may hang is asked in bounded time: a resolver for the machine's own name,
+and the room of a file system, which may be another machine's.
 """
 
 import os
@@ -9,7 +10,7 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,10 @@ _ENGINE: Final = re.compile(
 _CONTAINER: Final = re.compile(r"(?:docker|cri-containerd|libpod|containerd)[-/]([0-9a-f]{12})[0-9a-f]{52}")
 
 
+FileSystem = tuple[int, int, int]
+"""A folder's device, and the bytes free and in all of it."""
+
+
 class Machine:
     """Reads below `root`, so that tests can lay out a machine of their own."""
 
@@ -45,6 +50,7 @@ class Machine:
         root: Path = Path("/"),
         plugin: Path | None = None,
         resolve_s: float = DEFAULTS.resolve_s,
+        file_system: Callable[[Path], FileSystem | None] | None = None,
     ) -> None:
         """`sees_all`: the agent may read what processes of other users map."""
         self._config = config
@@ -54,10 +60,14 @@ class Machine:
         self._procfs = ProcFs(self._proc)
         self._plugin = plugin_folder() if plugin is None else plugin
         self._resolve_s = resolve_s
+        self._file_system = file_system or _file_system
+        self._asking: dict[Path, threading.Thread] = {}
+        """By folder who last asked for its room: one that hangs is not joined by more."""
 
     def look_over(self, own: frozenset[int], gpus: tuple[GpuLook, ...] | None) -> MachineFacts:
-        """Blocks for some hundredths of a second, `resolve_s` at most. `own` are the pids of the ranks of
-        this agent, which are no news; `gpus` the last look at the GPUs, None if there is none.
+        """Blocks for some hundredths of a second, for `resolve_s` where something hangs. `own` are the pids
+        of the ranks of this agent, which are no news; `gpus` the last look at the GPUs, None if there is
+        none.
         """
         uname = os.uname()
         meminfo = self._bytes("proc/meminfo")
@@ -128,10 +138,25 @@ class Machine:
         places += [("models", Path(root)) for root in self._config.model_roots]
         found: dict[tuple[str, int], DiskFacts] = {}
         for use, path in places:
-            room = _room(path)
-            if room is not None:
-                found.setdefault((use, path.stat().st_dev), DiskFacts(use, str(path), *room))
+            told = self._bounded(path)
+            if told is not None:
+                device, free, total = told
+                found.setdefault((use, device), DiskFacts(use, str(path), free, total))
         return tuple(found.values())
+
+    def _bounded(self, path: Path) -> FileSystem | None:
+        """None also for a mount whose server is gone: the kernel lets nobody out of there, for hours."""
+        before = self._asking.get(path)
+        if before is not None and before.is_alive():
+            return None
+        answer: list[FileSystem | None] = []
+        asking = threading.Thread(
+            target=lambda: answer.append(self._file_system(path)), name="disk", daemon=True
+        )
+        self._asking[path] = asking
+        asking.start()
+        asking.join(self._resolve_s)
+        return answer[0] if answer else None
 
     def _others(self, own: frozenset[int], gpus: Iterable[GpuLook]) -> tuple[ProcessFacts, ...]:
         used = {one.pid: one.bytes for gpu in gpus for one in gpu.processes or ()}
@@ -150,7 +175,7 @@ class Machine:
         container = _CONTAINER.search(groups)
         return ProcessFacts(
             pid=stat.pid,
-            title=(title or stat.comm)[:_TITLE_CHARACTERS],
+            title=_SECRET.sub(r"\1…", title or stat.comm)[:_TITLE_CHARACTERS],
             parent=stat.ppid,
             rank=self._procfs.rank_name(stat.pid),
             container=container[1] if container else None,
@@ -160,7 +185,11 @@ class Machine:
 
 
 _TITLE_CHARACTERS: Final = 120
-"""Of a command line, which may hold a prompt or a key further on."""
+"""Of a command line, which may hold a prompt further on."""
+_SECRET: Final = re.compile(
+    r"(?i)(--?[\w-]*(?:key|token(?!izer)|secret|password)[\w-]*[= ])\S+(?: (?!-)\S+)*"
+)
+"""A flag with the keys that follow it; vLLM takes several."""
 
 
 def _assignments(text: str) -> Mapping[str, str]:
@@ -176,6 +205,14 @@ def _room(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return told.f_bavail * told.f_frsize, told.f_blocks * told.f_frsize
+
+
+def _file_system(path: Path) -> FileSystem | None:
+    room = _room(path)
+    try:
+        return None if room is None else (path.stat().st_dev, *room)
+    except OSError:
+        return None
 
 
 def _limit(which: int) -> int | None:

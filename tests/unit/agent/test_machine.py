@@ -1,6 +1,7 @@
 """What an agent finds of its machine, from a file system that a test lays out."""
 
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -175,5 +176,53 @@ def test_engines_of_others_are_named_and_our_own_are_not(root: Path) -> None:
 
 
 def test_a_long_command_line_is_cut(root: Path) -> None:
-    process(root, 900, f"vllm serve m --api-key-file {'x' * 500}")
+    process(root, 900, f"vllm serve m --chat-template {'x' * 500}")
     assert len(facts(root).processes[0].title) == 120
+
+
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [
+        ("vllm serve m --api-key sk-1 sk-2 --port 1", "vllm serve m --api-key … --port 1"),
+        ("vllm serve m --api-key=sk-1", "vllm serve m --api-key=…"),
+        ("python3 -m sglang.launch_server --hf-token hf_1", "python3 -m sglang.launch_server --hf-token …"),
+        ("ollama serve -Password x", "ollama serve -Password …"),
+        ("vllm serve m --tokenizer /models/t", "vllm serve m --tokenizer /models/t"),
+    ],
+)
+def test_keys_of_others_are_not_told(root: Path, title: str, shown: str) -> None:
+    process(root, 900, title)
+    assert facts(root).processes[0].title == shown
+
+
+def test_a_file_system_that_hangs_is_left_out_and_asked_once(root: Path) -> None:
+    released, asked = threading.Event(), []
+
+    def file_system(path: Path) -> tuple[int, int, int]:
+        asked.append(path)
+        if path == root / "models":
+            released.wait()
+        return (1, 2, 3)
+
+    one = Machine(
+        config(root), sees_all=True, root=root, plugin=root, resolve_s=0.05, file_system=file_system
+    )
+    try:
+        for _ in range(3):
+            assert "models" not in {
+                Path(disk.path).name
+                for disk in one.look_over(frozenset(), None).disks
+                if disk.use == "models"
+            }
+        assert asked.count(root / "models") == 1
+    finally:
+        released.set()
+
+
+def test_the_nccl_of_two_cudas_is_not_known(root: Path) -> None:
+    """Which of them is loaded, its metadata does not say."""
+    site = root / "venv/lib/python3.12/site-packages"
+    (site / "nvidia_nccl_cu12-2.29.7.dist-info").mkdir()
+    assert facts(root).engines[0].packages["nccl"] == "2.29.7", "the same one twice"
+    (site / "nvidia_nccl_cu12-2.29.7.dist-info").rename(site / "nvidia_nccl_cu12-2.27.3.dist-info")
+    assert "nccl" not in facts(root).engines[0].packages
