@@ -3,14 +3,14 @@
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from types import ModuleType
 from typing import Final
 
 from sparkd.diagnosis import rules
 from sparkd.diagnosis.evidence import End, Evidence
-from sparkd.diagnosis.lines import read_line
+from sparkd.diagnosis.lines import is_harmless, read_line
 from sparkd.diagnosis.rule import Found, Kind, Rule
 from sparkd.records.verdict import Verdict
 
@@ -53,11 +53,15 @@ def catalogue() -> Mapping[str, Rule]:
 
 
 def judge(evidence: Evidence, among: Iterable[Rule] | None = None) -> tuple[Judged, ...]:
-    """What the rules find, each once a place, in the order of the rules; all rules if `among` is None."""
+    """What the rules find, each once a place, in the order of the rules; all rules if `among` is None.
+
+    Of lines that are logged while all is well only states are read.
+    """
+    grave = replace(evidence, lines=tuple(line for line in evidence.lines if not is_harmless(line)))
     judged: list[Judged] = []
     for rule in catalogue().values() if among is None else among:
         places: dict[tuple[int | None, str | None], list[Found]] = {}
-        for found in rule.match(evidence):
+        for found in rule.match(evidence if rule.kind == "state" else grave):
             places.setdefault((found.rank, found.node), []).append(found)
         judged += [Judged(rule, _first(founds), len(founds)) for founds in places.values()]
     return tuple(judged)

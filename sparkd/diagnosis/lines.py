@@ -40,6 +40,8 @@ _FRACTION_S: Final = 0.1
 BEGINNINGS: Final = ("vLLM API server version", "headless multiproc executor")
 """What a rank writes once a start: what is above belongs to an earlier life."""
 _OF_USERS: Final = ("Received request ", "Generated response ", "prompt: ", "prompt_token_ids")
+_HARMLESS: Final = ("DEBUG", "INFO", "WARNING")
+_NCCL_INFO: Final = " NCCL INFO "
 READY: Final = "Application startup complete."
 
 
@@ -63,6 +65,13 @@ def read_line(
 def is_of_a_user(text: str) -> bool:
     """Whether a line repeats what a user of the model said: it may say anything, and tells of no fall."""
     return any(words in text for words in _OF_USERS)
+
+
+def is_harmless(line: Line) -> bool:
+    """Whether its own logger says that nothing ended by it: libraries look for others that they can do without,
+    and tell of each that is not there.
+    """
+    return line.level in _HARMLESS or _NCCL_INFO in line.text
 
 
 class ForeignLog:

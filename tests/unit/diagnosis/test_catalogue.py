@@ -9,8 +9,11 @@ import pytest
 import sparkd.diagnosis.rules
 from sparkd.diagnosis.catalogue import areas, catalogue, cause_of_rank, judge
 from sparkd.diagnosis.evidence import Evidence
+from sparkd.diagnosis.explanation import explain
+from sparkd.diagnosis.lines import read_line
 from sparkd.diagnosis.page import page
 from sparkd.diagnosis.rule import Rule
+from sparkd.records.verdict import Severity
 from tests.bed.cases import case_folders, evidence_of
 
 ROOT = Path(__file__).parents[3]
@@ -69,9 +72,32 @@ def test_the_lines_of_a_hit_name_the_same_cause_to_the_gang() -> None:
         if not case.name.startswith("hit") or rule.kind == "state" or not evidence.lines:
             continue
         found = cause_of_rank(tuple(line.text for line in evidence.lines))
-        if found is None or (found.kind == "collective") > (rule.kind == "collective"):
+        if found is not rule:
             wrong.append(f"{case.parent.name}/{case.name}: {found.id if found else None}")
-    assert not wrong
+    # With the MTU wrong a peer is lost, and that is what the gang hears of it.
+    assert wrong == ["MTU_MISMATCH/hit-retry: PEER_LOST"]
+
+
+def test_a_healthy_start_has_no_cause() -> None:
+    """NCCL looks for symbols of newer libraries, and says of each that it is not there."""
+    lines = (ROOT / "tests/fixtures/nccl-2.28-sockets/rank0.log").read_text().splitlines()
+    assert cause_of_rank(tuple(lines)) is None
+    told = explain(Evidence(tuple(read_line(raw, rank=0) for raw in lines)))
+    assert told.cause is None
+    assert all(verdict.severity is not Severity.BLOCK for verdict in told.verdicts)
+
+
+def test_a_warning_ends_nothing_and_the_same_words_in_an_error_do() -> None:
+    words = "11-30 07:50:38 [a.py:1] ImportError: libcudart.so.12: cannot open shared object file"
+    for level, id_ in (("INFO", None), ("WARNING", None), ("ERROR", "LIBRARY_MISSING")):
+        found = cause_of_rank((f"(Worker_TP0 pid=7) {level} {words}",))
+        assert (found.id if found else None) == id_
+
+
+def test_what_another_start_may_cure_is_tried_again() -> None:
+    """An interface that comes up late; memory that another process still holds."""
+    retries = {"IFNAME_STALE_CONCRETE": "normal", "MEMLOCK": "memory", "SHM_LEAK": "normal"}
+    assert {id_: catalogue()[id_].retry for id_ in retries} == retries
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,5 @@ RULE = Rule(
         "No interface found",
         pattern=r"Unable to find address for: *\S+|no socket interface found|NCCL WARN .*No interface found",
     ),
-    retry="never",
     reference="MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark#4",
 )

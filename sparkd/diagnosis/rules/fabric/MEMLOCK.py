@@ -33,7 +33,7 @@ RULE = Rule(
     cause="the limit of locked memory of the service or the container is too low (`ulimit -l`)",
     remedy="start ranks with LimitMEMLOCK=infinity (`--ulimit memlock=-1` for docker), as sparkd does",
     match=_match,
-    retry="never",
+    retry="memory",
     needles=_LINE.needles,
     reference="NVIDIA/nccl-tests#206; eugr/spark-vllm-docker#389",
 )

@@ -10,7 +10,7 @@ RULE = Rule(
         "CUDA out of memory",
         "CUDA error: out of memory",
         "NV_ERR_NO_MEMORY",
-        pattern=r"(?<!ray\.exceptions\.)OutOfMemoryError\b(: |$)|CUDA (error: )?out of memory|NV_ERR_NO_MEMORY",
+        pattern=r"^(?!.*out of resource).*((?<!ray\.exceptions\.)OutOfMemoryError\b(: |$)|CUDA (error: )?out of memory|NV_ERR_NO_MEMORY)",
     ),
     retry="memory",
     prevents=("engine.args.max-num-seqs=4",),

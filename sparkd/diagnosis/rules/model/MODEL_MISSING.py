@@ -12,9 +12,10 @@ _LINE = log(
     "does not appear to have a file named",
     "LocalEntryNotFoundError",
     "offline mode is enabled",
-    # The compilers of a kernel that is made while the model loads are no files of the model.
-    pattern=r"FileNotFoundError(?!.*\b(ninja|nvcc|ptxas|gcc|g\+\+|cc1plus)\b)|"
-    r"No such file or directory: '.*(config\.json|\.safetensors)|Repo id must be|Can't load the conf|"
+    # What makes a kernel while the model loads, its caches and shared memory are no files of the model.
+    pattern=r"FileNotFoundError(?!.*(\b(ninja|nvcc|ptxas|gcc|g\+\+|cc1plus)\b|/psm_|/dev/|/tmp/|/proc/|\.tmp|\.lock|"
+    r"triton|inductor|flashinfer|torch_compile_cache))|"
+    r"No such file or directory: ['\"].*(config\.json|\.safetensors)|Error: Repo id must be|Can't load the conf|"
     r"does not appear to have a file named|LocalEntryNotFoundError|offline mode is enabled",
 )
 

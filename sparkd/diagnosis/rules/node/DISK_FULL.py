@@ -12,7 +12,7 @@ _LINE: Final = log(
     "No space left on device",
     "ENOSPC",
     "Disk quota exceeded",
-    pattern=r"^(?!.*/dev/shm).*(No space left on device|ENOSPC|Disk quota exceeded)",
+    pattern=r"^(?!.*(/dev/shm|</torch_|shared memory)).*(No space left on device|ENOSPC|Disk quota exceeded)",
 )
 
 
