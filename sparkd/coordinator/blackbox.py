@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from sparkd.clock import Instant
 from sparkd.diagnosis.evidence import End, Evidence, Line, NodeSample
-from sparkd.diagnosis.lines import read_line
+from sparkd.diagnosis.lines import read_line, stamped_lines
 from sparkd.fleet.nodes import Node
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.incident import Entry
@@ -49,7 +49,12 @@ class BlackBox:
             )
             for one in report.events
         ]
-        kept.kernel += [read_line(text, node=node.name, at=now.wall) for text in report.kernel]
+        # A line has no time of its own: it was written since the look before this one.
+        look_s = self._limits.watch_s
+        kept.kernel += [
+            read_line(text, node=node.name, at=now.wall - look_s / 2, error_s=look_s)
+            for text in report.kernel
+        ]
         for exit_ in report.exits:
             kept.exits[exit_.rank, exit_.pid] = exit_
         for chunk in report.tails:
@@ -109,15 +114,12 @@ def _rank(name: str | None) -> int | None:
 
 
 def _lines(tail: _Tail, node: Node, rank: int, since: float) -> list[Line]:
-    """A stamped line is `MONO WALL STREAM TEXT`; stamps are of the node's clock."""
+    """Stamps are of the node's clock."""
     found = []
-    for raw in "".join(tail.chunks).splitlines():
-        parts = raw.split(" ", 3)
-        if len(parts) == 4 and parts[1].isdigit():
-            at = int(parts[1]) / 1e9 + node.clock_offset_s
-            if at >= since:
-                line = read_line(parts[3], rank=rank, node=node.name, at=at, error_s=_error_s(node))
-                found.append(line)
+    for wall, _, text in stamped_lines("".join(tail.chunks)):
+        at = wall + node.clock_offset_s
+        if at >= since:
+            found.append(read_line(text, rank=rank, node=node.name, at=at, error_s=_error_s(node)))
     return found
 
 

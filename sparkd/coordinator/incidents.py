@@ -124,6 +124,13 @@ class Incidents:
 
     def _write_up(self, incident: WriteIncident, record: GangRecord, fleet: Fleet, now: Instant) -> Incident:
         """The fall with all that is kept of the gang's nodes around it."""
+        try:
+            return self._explained(incident, record, fleet, now)
+        except Exception:  # a rule with a fault keeps no fall from being acted upon
+            log.exception("the fall of %s cannot be explained", record.name)
+            return Incident(now.wall, incident.fall.generation, incident.fall, incident.verdicts)
+
+    def _explained(self, incident: WriteIncident, record: GangRecord, fleet: Fleet, now: Instant) -> Incident:
         fall = incident.fall
         nodes = [fleet.nodes[node] for node in record.nodes if node in fleet.nodes]
         ranks = {spec.name: spec.rank for spec in record.specs}
@@ -139,7 +146,7 @@ class Incidents:
             generation=fall.generation,
             fall=fall,
             verdicts=incident.verdicts,
-            explanation=of_fall(explain(evidence), fall, incident.verdicts),
+            explanation=of_fall(explain(evidence, fall), fall, incident.verdicts),
             timeline=timeline(evidence, (*said, *acts), until=max(now.wall, fall.wall)),
         )
 

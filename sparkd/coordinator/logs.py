@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from sparkd.coordinator.reconciler import Reconciler
+from sparkd.diagnosis.lines import stamped_lines
 from sparkd.errors import NotFound
 from sparkd.gang.state import PendingTask
 from sparkd.records.document import Task
@@ -98,12 +99,8 @@ class LogReader:
 
 
 def parse_lines(rank: int, text: str) -> list[dict[str, Any]]:
-    """Lines as the shim stamps them: `<mono ns> <wall ns> <1|2|!> text`."""
     streams = {"1": "out", "2": "err"}
-    lines = []
-    for raw in text.splitlines():
-        parts = raw.split(" ", 3)
-        if len(parts) == 4 and parts[1].isdigit():
-            stream = streams.get(parts[2], "shim")
-            lines.append({"rank": rank, "at": int(parts[1]) / 1e9, "stream": stream, "text": parts[3]})
-    return lines
+    return [
+        {"rank": rank, "at": at, "stream": streams.get(stream, "shim"), "text": line}
+        for at, stream, line in stamped_lines(text)
+    ]

@@ -33,13 +33,19 @@ _MOMENTS: Final[dict[Kind, int]] = {
 }
 
 
-def explain(evidence: Evidence) -> Explanation:
-    """Kind first, time second (design §8). Without any sign of a fall there is no cause."""
-    judged = judge(evidence)
+def explain(evidence: Evidence, fall: Fall | None = None) -> Explanation:
+    """Kind first, time second (design §8). Without any sign of a fall there is no cause.
+
+    Of a `fall` that was seen, only what lies near it can be the cause.
+    """
+    near = evidence if fall is None or fall.judged else _near(evidence, fall)
+    rules = catalogue().values()
+    judged = judge(near, [rule for rule in rules if rule.kind != "state"])
     events = [one for one in judged if _is_event(one)]
-    states = [one for one in judged if not _is_event(one)]
+    states = judge(evidence, [rule for rule in rules if rule.kind == "state"])
+    states += tuple(one for one in judged if not _is_event(one))
     if not events:
-        events = _unknown(evidence)
+        events = _unknown(near)
     first, *beside = choose(events, _moment) or (None,)
     if first is None:
         return Explanation(verdicts=tuple(one.verdict for one in states))
@@ -62,13 +68,31 @@ def explain(evidence: Evidence) -> Explanation:
 
 def _is_event(one: Judged) -> bool:
     """A warning ends nothing, whatever it may lead to."""
-    return one.rule.kind != "state" and (one.rule.kind == "end" or one.verdict.severity is Severity.BLOCK)
+    return one.verdict.severity is Severity.BLOCK
+
+
+def _near(evidence: Evidence, fall: Fall) -> Evidence:
+    """Without what was over long before the fall, or came long after it."""
+    within_s = DEFAULTS.cause_window_s + fall.wall_error_s
+
+    def is_near(at: float | None, error_s: float = 0.0) -> bool:
+        return at is None or abs(at - fall.wall) <= within_s + error_s
+
+    return replace(
+        evidence,
+        lines=tuple(one for one in evidence.lines if is_near(one.at, one.error_s)),
+        kernel=tuple(one for one in evidence.kernel if is_near(one.at, one.error_s)),
+        ends=tuple(one for one in evidence.ends if is_near(one.at, one.error_s)),
+        samples=tuple(one for one in evidence.samples if is_near(one.at)),
+    )
 
 
 def _explained(first: Judged, events: list[Judged]) -> Judged:
-    """What the same rank said shortly before its end explains it better than the bare end."""
+    """What the same rank said shortly before its end, or its node's kernel, explains it better than the bare
+    end.
+    """
     last = _moment(first)
-    said = [one for one in events if _place(one) == _place(first) and _led_to(_moment(one), last)]
+    said = [one for one in events if _is_about(one, first) and _led_to(_moment(one), last)]
     return min(said, key=lambda one: (KINDS.index(one.rule.kind), _moment(one).at or 0.0), default=first)
 
 
@@ -78,8 +102,11 @@ def _led_to(moment: Moment, last: Moment) -> bool:
     return -DEFAULTS.cause_window_s <= moment.at - last.at <= moment.error_s + last.error_s
 
 
-def _place(one: Judged) -> tuple[int | None, str | None]:
-    return one.found.rank, one.found.node
+def _is_about(one: Judged, first: Judged) -> bool:
+    if one.found.node != first.found.node:
+        return False
+    of_its_node = one.rule.kind == "end" and one.found.rank is None and one.found.node is not None
+    return of_its_node or one.found.rank == first.found.rank
 
 
 def _moment(one: Judged) -> Moment:
@@ -121,13 +148,21 @@ def _not_known(told: Judged, beside: list[Judged]) -> list[str]:
     return gaps
 
 
+def _says_more(id_: str, told: str | None) -> bool:
+    """Why something was ended says more than any signal, and whatever is known more than a bare SIGKILL."""
+    if told in _BARE:
+        return True
+    rules = catalogue()
+    return told in rules and rules[told].kind == "exit" and id_ in rules and rules[id_].kind == "end"
+
+
 def of_fall(seen: Explanation, fall: Fall, verdicts: tuple[Verdict, ...]) -> Explanation:
     """What the evidence says of a fall that the gang has judged already: the gang names the rank, and the
     evidence may say more of its cause, such as a line of its node's kernel.
     """
     cause = Cause(fall.cause or UNKNOWN, fall.rank, fall.node, fall.reason)
     other = seen.cause if seen.cause is not None and seen.cause.id != UNKNOWN else None
-    if other is not None and not fall.judged and fall.cause in _BARE and other.node == fall.node:
+    if other is not None and not fall.judged and other.node == fall.node and _says_more(other.id, fall.cause):
         cause, other = replace(other, rank=fall.rank), None
     followed = [] if other is None else [Secondary(other.id, other.rank, other.node, other.evidence)]
     followed += seen.secondary

@@ -1,7 +1,7 @@
 """Raw lines of logs, without what loggers and launchers put before them, and with the time they told."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
@@ -31,6 +31,7 @@ _KERNEL: Final = re.compile(
     r"^(NVRM: |\[UFW |(Memory cgroup o|O)ut of memory: Killed |oom-kill:|oom_reaper:|.* invoked oom-killer)"
 )
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_STAMP_DIGITS: Final = 20
 _LINE_S: Final = 1e-6
 """Lines of one second keep their order."""
 _WHOLE_SECOND_S: Final = 1.0
@@ -62,14 +63,26 @@ def read_line(
     return Line(match["text"], rank, node, at, error_s, match["process"] or "", match["level"] or "")
 
 
+def stamped_lines(text: str) -> Iterator[tuple[float, str, str]]:
+    """When (seconds, by the node's wall clock), which stream, and what, of lines as a shim stamps them:
+    `<mono ns> <wall ns> <1|2|!> text`. What an engine writes may hold any character: only a line feed ends a
+    line, and what is no such line is left out. Of a line that was written over and over the last is told.
+    """
+    for raw in text.split("\n"):
+        parts = raw.split(" ", 3)
+        wall = parts[1] if len(parts) == 4 else ""
+        if wall.isascii() and wall.isdigit() and len(wall) <= _STAMP_DIGITS:
+            yield int(wall) / 1e9, parts[2], parts[3].rstrip("\r").rpartition("\r")[2]
+
+
 def is_of_a_user(text: str) -> bool:
     """Whether a line repeats what a user of the model said: it may say anything, and tells of no fall."""
     return any(words in text for words in _OF_USERS)
 
 
 def is_harmless(line: Line) -> bool:
-    """Whether its own logger says that nothing ended by it: libraries look for others that they can do without,
-    and tell of each that is not there.
+    """Whether its own logger says that nothing ended by it: libraries look for others that they can do
+    without, and tell of each that is not there.
     """
     return line.level in _HARMLESS or _NCCL_INFO in line.text
 

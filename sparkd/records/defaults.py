@@ -113,8 +113,9 @@ class Defaults:
     """So much of every node that has ranks is kept at the coordinator, for incidents of nodes that froze."""
     blackbox_idle_s: float = 60.0
     """The same of a node without ranks: 1,000 of them must not take the coordinator's memory."""
-    blackbox_log_bytes: int = 4 * MIB
-    """Of each rank's log."""
+    blackbox_log_bytes: int = 256 * 1024
+    """Of each rank's log: read whole while a fall is written up, at some 0.2 s for each MiB, and no report is
+    heard meanwhile."""
     blackbox_lines: int = 1000
     """Kernel lines, and acts of an agent, of a node."""
     incident_complete_s: float = 4.0

@@ -1,11 +1,16 @@
 """One cause out of all that was seen; the rest is counted, and what is not known is said."""
 
+from dataclasses import replace
+
 import pytest
 
-from sparkd.diagnosis.evidence import End, Evidence, Line
-from sparkd.diagnosis.explanation import explain
+from sparkd.diagnosis.evidence import End, Evidence, Line, NodeSample
+from sparkd.diagnosis.explanation import explain, of_fall
 from sparkd.diagnosis.lines import ForeignLog, of_last_life, read_line
 from sparkd.records.explanation import Cause
+from sparkd.records.fall import Fall
+from sparkd.records.report import Sample
+from sparkd.records.verdict import Severity, Verdict
 
 NCCL = "spark-1:812:901 [0] NCCL WARN socketProgress: Connection reset by peer"
 DIED = "Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down executor."
@@ -51,6 +56,39 @@ def test_the_kernel_is_named_where_it_says_so() -> None:
     other = End("VLLM::Worker_TP1", 1, "spark-2", pid=900, signal=9, at=10.0)
     told = explain(Evidence(kernel=(kernel,), ends=(other,)))
     assert [one.id for one in told.secondary] == ["PROCESS_KILLED"]
+
+
+def test_what_was_over_long_before_the_fall_is_no_cause_of_it() -> None:
+    fall = Fall(1, 1, "spark-2", "it ended", wall=100.0, signal=9, cause="PROCESS_KILLED")
+    end = End("VLLM::Worker", 1, "spark-2", pid=812, signal=9, at=100.0)
+    for at, causes in ((40.0, ["PROCESS_KILLED"]), (99.0, ["GPU_XID", "PROCESS_KILLED"])):
+        kernel = read_line("NVRM: Xid (PCI:000f:01:00): 79, GPU has fallen off", node="spark-2", at=at)
+        old = replace(kernel, at=30.0)
+        told = of_fall(explain(Evidence(kernel=(old, kernel), ends=(end,)), fall), fall, ())
+        assert [one.id for one in (told.cause, *told.secondary) if one] == causes
+
+
+def test_a_verdict_that_a_node_still_shows_as_a_warning_is_no_cause() -> None:
+    struck = Verdict("KERNEL_OOM", Severity.WARN, "the kernel's OOM killer has struck", evidence="at noon")
+    end = End("VLLM::Worker", 1, "spark-2", pid=812, signal=11, at=100.0)
+    sample = NodeSample("spark-2", 100.0, Sample(verdicts=(struck,)))
+    told = explain(Evidence(ends=(end,), samples=(sample,)))
+    assert told.cause is not None
+    assert told.cause.id == "PROCESS_CRASHED"
+    assert [verdict.id for verdict in told.verdicts] == ["PROCESS_CRASHED", "KERNEL_OOM"]
+
+
+@pytest.mark.parametrize(("signal", "bare"), [(6, "PROCESS_ABORTED"), (11, "PROCESS_CRASHED")])
+def test_the_driver_of_a_node_says_more_than_the_signal_that_followed(signal: int, bare: str) -> None:
+    """A line of the kernel has the time of the look that found it: as right as the look is long."""
+    fall = Fall(1, 1, "spark-2", "it ended", wall=100.0, signal=signal, cause=bare)
+    end = End("VLLM::Worker", 1, "spark-2", pid=812, signal=signal, at=100.0)
+    for node, id_ in (("spark-2", "GPU_XID"), ("spark-1", bare)):
+        xid = "NVRM: Xid (PCI:000f:01:00): 79, GPU has fallen off the bus."
+        kernel = read_line(xid, node=node, at=100.4, error_s=1.0)
+        told = of_fall(explain(Evidence(kernel=(kernel,), ends=(end,)), fall), fall, ())
+        assert told.cause is not None
+        assert told.cause.id == id_
 
 
 def test_two_in_one_moment_are_both_told() -> None:
