@@ -59,7 +59,7 @@ def _kernel(lines: Iterable[Line]) -> list[Entry]:
     for line in lines:
         kinds.setdefault((line.node, re.sub(r"\d+", "#", line.text)), []).append(line)
     return [
-        Entry(same[0].at or 0.0, "kernel", same[0].text + _times(len(same)), node)
+        Entry(same[0].at or 0.0, "kernel", same[0].text + _times(len(same)), node, error_s=same[0].error_s)
         for (node, _), same in kinds.items()
     ]
 
