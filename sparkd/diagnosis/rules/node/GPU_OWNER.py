@@ -14,7 +14,7 @@ def _match(evidence: Evidence) -> Iterator[Found]:
             continue
         pids = " ".join(str(one.pid) for one in found if one.container is None)
         kill = f", or on {member.name}: kill {pids}" if pids else ""
-        holds = any(one.gpu_bytes or one.rss_bytes >= GIB for one in found)
+        holds = any((one.gpu_bytes or 0) >= GIB or one.rss_bytes >= GIB for one in found)
         yield Found(
             listed(found),
             node=member.name,
