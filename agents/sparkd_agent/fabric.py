@@ -19,11 +19,14 @@ Addresses = Callable[[], Mapping[str, Sequence[str]]]
 
 
 def discover(root: Path = Path("/"), addresses: Addresses = netlink.addresses) -> NodeFabric:
-    """Takes milliseconds and asks no device: sysfs below `root`, and the kernel's list of addresses."""
+    """Takes milliseconds and asks no device: sysfs below `root`, and the kernel's list of addresses.
+
+    Without that list nothing is seen: interfaces that seem to have no address would be judged by it.
+    """
     try:
         known = addresses()
     except OSError:
-        known = {}
+        return NodeFabric()
     ports = list(_rdma_ports(root / "sys/class/infiniband"))
     found = tuple(
         _interface(root / "sys/class/net" / name, tuple(known.get(name, ())), ports)

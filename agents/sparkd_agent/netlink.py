@@ -3,7 +3,8 @@
 import ipaddress
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 _GET_ADDRESSES: Final = 22
@@ -17,8 +18,11 @@ _ENTRY: Final = struct.Struct("=BBBBi")
 _ATTRIBUTE: Final = struct.Struct("=HH")
 
 
-def addresses() -> dict[str, tuple[str, ...]]:
-    """By interface, each with the length of its prefix. Raises OSError."""
+def addresses(name_of: Callable[[int], str] = socket.if_indextoname) -> dict[str, tuple[str, ...]]:
+    """By interface, each with the length of its prefix. Raises OSError.
+
+    An interface that is gone before `name_of` is asked for its name (a container's, all the time) has none.
+    """
     found: dict[str, list[str]] = {}
     with socket.socket(
         socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE
@@ -29,7 +33,8 @@ def addresses() -> dict[str, tuple[str, ...]]:
         asked.send(_MESSAGE.pack(_MESSAGE.size + len(body), _GET_ADDRESSES, _REQUEST_ALL, 1, 0) + body)
         for message in _messages(asked):
             for index, address in entries(message):
-                found.setdefault(socket.if_indextoname(index), []).append(address)
+                with suppress(OSError):
+                    found.setdefault(name_of(index), []).append(address)
     return {name: tuple(listed) for name, listed in found.items()}
 
 

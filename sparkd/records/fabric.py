@@ -78,7 +78,7 @@ class NodeFabric:
     """All of one node's network at one moment."""
 
     interfaces: tuple[Interface, ...] = ()
-    """In the order of their names. None at all: there is no sysfs to read."""
+    """In the order of their names. None at all: there is no sysfs, or no list of addresses, to read."""
     routes: tuple[Route, ...] = ()
     hotplug_off: bool | None = None
     """A Spark's firmware has powered the card off as no cable was in it; None: no such firmware."""

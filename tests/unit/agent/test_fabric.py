@@ -128,6 +128,26 @@ def test_an_interface_that_vanishes_meanwhile_or_lies(tmp_path: Path) -> None:
     assert (found.interfaces[0].up, found.interfaces[0].mtu) == (False, None)
 
 
+def test_addresses_that_cannot_be_read_are_not_none(tmp_path: Path) -> None:
+    def refused() -> dict[str, tuple[str, ...]]:
+        raise PermissionError
+
+    tree = plain(tmp_path, 1)
+    assert discover(tree.root, refused) == NodeFabric()
+
+
+def test_an_interface_without_a_name_any_more_takes_no_other_with_it() -> None:
+    def name_of(index: int) -> str:
+        if index == 1:
+            raise OSError("no interface with this index")
+        return socket.if_indextoname(index)
+
+    everything = addresses()
+    assert addresses(name_of) == {
+        name: listed for name, listed in everything.items() if socket.if_nametoindex(name) != 1
+    }
+
+
 def test_this_machine() -> None:
     assert "127.0.0.1/8" in addresses()["lo"]
     loopback = discover().interface("lo")
