@@ -37,12 +37,13 @@ def copy(source: Member, good: Checkpoint, target: Member, size: int) -> str:
     """On which node to run what, how much it copies (`size` in bytes) and how long that takes.
 
     A snapshot of a Hub cache is links into `blobs`, so the whole model's folder is copied: `-a` keeps links
-    as they are, `-H` files with several names; files that are equal already are skipped.
+    as they are, `-H` files with several names; files that are equal already are skipped. Without `--mkpath`
+    rsync makes the last folder of a path only.
     """
     folder = _whole(good.path)
     host = f"[{target.fabric_address}]" if ":" in target.fabric_address else target.fabric_address
     there = _place(source, folder, target)
-    words = ("rsync", "-aH", "--partial", "--info=progress2", f"{folder}/", f"{host}:{there}/")
+    words = ("rsync", "-aH", "--partial", "--mkpath", "--info=progress2", f"{folder}/", f"{host}:{there}/")
     minutes = max(1, round(size / DEFAULTS.copy_bytes_s / 60))
     amount = f"{size / GIB:.1f} GiB, about {minutes} min" if size >= GIB / 10 else "less than a minute"
     return f"on {source.name}: {shlex.join(words)} ({amount})"

@@ -89,6 +89,10 @@ def choose(members: Sequence[Member]) -> Choice:
 def _alone(member: Member) -> Seat:
     seat = _configured(member)
     found = _interface_of(member, seat.address)
+    if found is None and seat.pinned and member.fabric.readable:
+        # Nobody has to be met there, and an address that is away keeps no rank from its work.
+        seat = Seat(member, member.management)
+        found = _interface_of(member, seat.address)
     return replace(seat, interface=found.interface.name) if found else seat
 
 

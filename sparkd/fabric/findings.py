@@ -49,7 +49,7 @@ def _unreadable(choice: Choice) -> Iterator[Verdict]:
             "FABRIC_UNREADABLE",
             Severity.WARN,
             "the node's network cannot be seen, so nothing of it is verified",
-            evidence=f"/sys/class/net is empty on {member.name}",
+            evidence=f"/sys/class/net or the kernel's list of addresses cannot be read on {member.name}",
             cause="the agent runs in a container without the host's sysfs",
             remedy="run the agent on the host, or mount /sys into its container",
             node=member.id,
@@ -154,16 +154,17 @@ def _mtu(choice: Choice) -> Iterator[Verdict]:
     for network, found in sorted(ends.items()):
         sizes = {one.mtu for _, one in found}
         if len(sizes) > 1 and not network.startswith("fe80:"):
-            yield _mtu_mismatch(network, found)
+            # TCP makes its segments small enough for both ends; RDMA does not.
+            yield _mtu_mismatch(network, found, Severity.BLOCK if choice.is_rdma else Severity.WARN)
 
 
-def _mtu_mismatch(network: str, ends: Sequence[tuple[Member, Interface]]) -> Verdict:
+def _mtu_mismatch(network: str, ends: Sequence[tuple[Member, Interface]], severity: Severity) -> Verdict:
     most = max(one.mtu or 0 for _, one in ends)
     odd = [(member, one) for member, one in ends if one.mtu != most]
     commands = [f"on {member.name} `sudo ip link set dev {one.name} mtu {most}`" for member, one in odd]
     return Verdict(
         "MTU_MISMATCH",
-        Severity.BLOCK,
+        severity,
         f"the MTU is not the same on all ends of {network}",
         evidence=", ".join(f"{one.mtu} on {one.name} of {member.name}" for member, one in ends),
         cause="small messages pass, the first large one does not: IBV_WC_RETRY_EXC_ERR(12), or a hang",

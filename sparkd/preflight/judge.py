@@ -14,6 +14,11 @@ from sparkd.records.verdict import Severity, Verdict
 
 _ORDER: Final = {Severity.BLOCK: 0, Severity.WARN: 1, Severity.NOTE: 2}
 
+_OF_FABRIC: Final = frozenset(
+    {"FABRIC_ABSENT", "HOST_IP_FOREIGN", "MTU_MISMATCH", "NO_COMMON_NETWORK", "RING_TOO_LARGE"}
+)
+"""What blocks by how the nodes' networks look."""
+
 
 def judge(
     members: Sequence[Member], plan: Plan | None = None, intent: Intent | None = None
@@ -22,7 +27,10 @@ def judge(
 
     `members` are in rank order. Without a plan and its intent the nodes are judged by themselves.
     """
-    found = list(_named(plan)) if plan is not None else []
+    found = []
+    if plan is not None:
+        members = _meeting(members, plan)
+        found += _named(plan, [member.name for member in members if member.machine_unknown])
     for member in members:
         found += _detected(member)
         found += _of_image(member)
@@ -51,11 +59,26 @@ def asked_of(intent: Intent) -> Asked:
     )
 
 
-def _named(plan: Plan) -> Iterator[Verdict]:
-    """People know nodes by their names."""
+def _meeting(members: Sequence[Member], plan: Plan) -> list[Member]:
+    """With the address at which the plan lets them meet: a fast copy goes the way of the ranks."""
+    meets = {rank.node_name: rank.spec.env.get("VLLM_HOST_IP") for rank in plan.ranks}
+    return [
+        replace(member, fabric_address=meets.get(member.name) or member.fabric_address) for member in members
+    ]
+
+
+def _named(plan: Plan, silent: Sequence[str]) -> Iterator[Verdict]:
+    """People know nodes by their names.
+
+    Of the network of `silent` nodes only the hello is known, of when their agents started: it blocks nothing.
+    """
     names = {rank.node: rank.node_name for rank in plan.ranks}
     for verdict in plan.verdicts:
-        yield replace(verdict, node=names.get(verdict.node or "", verdict.node))
+        named = replace(verdict, node=names.get(verdict.node or "", verdict.node))
+        if silent and verdict.severity is Severity.BLOCK and verdict.id in _OF_FABRIC:
+            old = f"of {', '.join(silent)} as it was when its agent started"
+            named = replace(named, severity=Severity.WARN, evidence=f"{verdict.evidence}; {old}")
+        yield named
 
 
 def _of_image(member: Member) -> Iterator[Verdict]:

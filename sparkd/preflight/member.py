@@ -38,7 +38,7 @@ def member_of(
         address=facts.address,
         fabric_address=facts.fabric_address,
         local=facts.local,
-        runtime=facts.runtimes[0] if facts.runtimes else None,
+        runtime="docker" if "image" in results else facts.runtimes[0] if facts.runtimes else None,
         model_roots=facts.model_roots,
         interface_named=bool(facts.fabric_interface) or (fabric is not None and fabric.readable),
         clock_off_s=clock_off_s,

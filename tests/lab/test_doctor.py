@@ -19,7 +19,7 @@ from tests.lab.node import Node, until
 
 MODEL = "/opt/checkpoints/m"
 SHARD = f"{MODEL}/model-00002-of-00003.safetensors"
-COPY = f"on a: rsync -aH --partial --info=progress2 {MODEL}/ 10.78.0.3:{MODEL}/"
+COPY = f"on a: rsync -aH --partial --mkpath --info=progress2 {MODEL}/ 10.78.0.3:{MODEL}/"
 HOSTS = "/etc/hosts"
 PORT = 8155
 

@@ -272,6 +272,12 @@ def test_the_mtu_of_one_end(tmp_path: Path) -> None:
     assert "on spark-2 `sudo ip link set dev enp1s0f0np0 mtu 9000`" in verdict.remedy
 
 
+def test_the_mtu_of_one_end_where_packets_are_tcps(tmp_path: Path) -> None:
+    trees = [plain(tmp_path / f"n{n}", n) for n in (1, 2)]
+    (tmp_path / "n2/sys/class/net/eth0/mtu").write_text("9000\n")
+    assert found(choose(members(trees)))["MTU_MISMATCH"].severity is Severity.WARN
+
+
 def test_the_mtu_of_the_other_half_of_one_end(tmp_path: Path) -> None:
     trees = pair(tmp_path)
     (tmp_path / "n1/sys/class/net/enP2p1s0f0np0/mtu").write_text("1500\n")
@@ -392,6 +398,21 @@ def test_one_rank_meets_nobody(tmp_path: Path) -> None:
         "NCCL_SOCKET_IFNAME": "=enP7s7",
     }
     assert found(choice) == {}
+
+
+def test_one_rank_does_not_need_the_address_where_others_would_meet(tmp_path: Path) -> None:
+    member = replace(members(pair(tmp_path))[0], pinned_address="192.168.7.1", pinned_interface="enp1s0f9")
+    choice = choose([member])
+    assert env(choice, 0) == {
+        "VLLM_HOST_IP": "10.0.0.1",
+        "GLOO_SOCKET_IFNAME": "enP7s7",
+        "NCCL_SOCKET_IFNAME": "=enP7s7",
+    }
+    assert found(choice) == {}
+    held = choose([replace(member, pinned_address="192.168.100.1")])
+    assert env(held, 0)["VLLM_HOST_IP"] == "192.168.100.1"
+    blind = choose([replace(member, fabric=NodeFabric())])
+    assert env(blind, 0)["VLLM_HOST_IP"] == "192.168.7.1", "what cannot be seen is believed"
 
 
 def test_every_address_that_is_chosen_is_the_nodes_own(tmp_path: Path) -> None:

@@ -1,19 +1,25 @@
 """The preflight as people read it: severities, the exact remedies, and what a person waived."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from sparkd.preflight.judge import blocks_of, judge
 from sparkd.preflight.member import member_of
+from sparkd.profile.load import parse_source
+from sparkd.profile.merge import resolve
+from sparkd.profile.plan import build_plan
 from sparkd.records.checkpoint import Checkpoint, CheckpointDefect, ModelsFound
 from sparkd.records.defaults import GIB
 from sparkd.records.facts import EngineVersions, MachineFacts, ProcessFacts, StaleFile
 from sparkd.records.intent import Intent
 from sparkd.records.memory import Memory
+from sparkd.records.plan import Plan
 from sparkd.records.preflight import Member
-from sparkd.records.report import NodeFacts, TaskResult
+from sparkd.records.report import EngineFacts, NodeFacts, TaskResult
 from sparkd.records.verdict import Severity
+from tests.bed.fabric_trees import pair
 
 FILES = {"config.json": 800, **{f"model-0000{n}-of-00004.safetensors": 46 * GIB for n in range(1, 5)}}
 INTENT = Intent(
@@ -73,7 +79,7 @@ def test_the_remedy_of_a_cut_shard_is_the_line_to_type() -> None:
     assert (found.id, found.severity, found.node) == ("HALF_DOWNLOAD", Severity.BLOCK, "spark-2")
     assert found.evidence == defect.detail
     assert found.remedy == (
-        "on spark-1: rsync -aH --partial --info=progress2 /models/big/ 192.168.100.2:/models/big/ "
+        "on spark-1: rsync -aH --partial --mkpath --info=progress2 /models/big/ 192.168.100.2:/models/big/ "
         "(46.0 GiB, about 2 min)"
     )
 
@@ -88,7 +94,7 @@ def skewed(odd: dict[str, int]) -> str:
 
 
 def test_what_one_node_has_more_of_goes_to_all_others_or_away() -> None:
-    line = "rsync -aH --partial --info=progress2 /models/big/"
+    line = "rsync -aH --partial --mkpath --info=progress2 /models/big/"
     assert skewed({**FILES, "chat_template.jinja": 5000}) == (
         f"on spark-2: {line} 192.168.100.1:/models/big/ (less than a minute); "
         f"on spark-2: {line} 192.168.100.3:/models/big/ (less than a minute); or remove {JINJA} on spark-2"
@@ -97,7 +103,7 @@ def test_what_one_node_has_more_of_goes_to_all_others_or_away() -> None:
 
 def test_a_copy_does_not_take_away_what_is_too_much() -> None:
     odd = {**FILES, "config.json": 801, "chat_template.jinja": 5000}
-    line = "on spark-1: rsync -aH --partial --info=progress2 /models/big/ 192.168.100.2:/models/big/"
+    line = "on spark-1: rsync -aH --partial --mkpath --info=progress2 /models/big/ 192.168.100.2:/models/big/"
     assert skewed(odd) == f"{line} (less than a minute); then remove {JINJA} on spark-2"
 
 
@@ -133,7 +139,7 @@ def test_a_snapshot_is_copied_with_its_blobs_to_where_the_other_node_has_its_mod
     (found,) = judge([node(1, models=whole(path)), lacks], intent=INTENT)
     assert found.id == "MODEL_MISSING"
     assert found.remedy == (
-        "on spark-1: rsync -aH --partial --info=progress2 /models/models--o--m/ "
+        "on spark-1: rsync -aH --partial --mkpath --info=progress2 /models/models--o--m/ "
         "'[fd00::2]:/srv/my models/models--o--m/' (184.0 GiB, about 8 min)"
     )
 
@@ -246,3 +252,65 @@ def test_an_answer_that_is_none_is_told(facts: TaskResult | None, says: str) -> 
 def test_a_node_that_says_nothing_of_its_files_does_not_lack_them() -> None:
     member = member_of(FACTS, {"files": None})
     assert (member.models, member.models_unknown) == (None, "")
+
+
+def test_with_an_image_ranks_are_containers() -> None:
+    assert member_of(FACTS, {"image": None}).runtime == "docker"
+    assert member_of(FACTS, {"facts": None}).runtime == "systemd"
+
+
+@pytest.mark.parametrize(
+    ("gpu_bytes", "rss_bytes", "severity"),
+    [
+        (GIB, 0, Severity.BLOCK),
+        (None, GIB, Severity.BLOCK),
+        (300 << 20, 200 << 20, Severity.WARN),
+        (None, 0, Severity.WARN),
+    ],
+)
+def test_a_small_context_on_a_gpu_blocks_nothing(
+    gpu_bytes: int | None, rss_bytes: int, severity: Severity
+) -> None:
+    """A desktop's browser has one."""
+    other = ProcessFacts(900, "/usr/bin/firefox", gpu_bytes=gpu_bytes, rss_bytes=rss_bytes)
+    (found,) = judge([machine_of(1, processes=(other,))])
+    assert (found.id, found.severity) == ("GPU_OWNER", severity)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """Of two Sparks with one cable, whose ends have other MTUs; their agents name no address for it."""
+    trees = pair(tmp_path)
+    (tmp_path / "n2/sys/class/net/enp1s0f0np0/mtu").write_text("1500\n")
+    nodes = tuple(
+        NodeFacts(
+            f"n{n}",
+            f"spark-{n}",
+            f"10.0.0.{n}",
+            f"10.0.0.{n}",
+            engines=(EngineFacts("default", ("/opt/vllm/bin/python",), "0.33.0"),),
+            memory_total=121 << 30,
+            fabric=tree.discovered(),
+        )
+        for n, tree in enumerate(trees, 1)
+    )
+    profile = "schema: sparkd/v1\nname: p\nmodel: {path: /models/big}\nlayout: {tp: 2}\n"
+    intent = resolve(parse_source(profile, "p.yaml")).intent
+    return build_plan("d", intent, nodes, generation=1, serial=1, api_port=8100, rendezvous_port=29600)
+
+
+def test_a_copy_goes_where_ranks_meet(plan: Plan) -> None:
+    gang = [node(n, fabric_address=f"10.0.0.{n}") for n in (1, 2)]
+    gang[1] = replace(gang[1], models=None, models_unknown="no model with a config.json")
+    remedies = {found.id: found.remedy for found in judge(gang, plan, INTENT)}
+    assert "/models/big/ 192.168.100.2:/models/big/" in remedies["MODEL_MISSING"]
+
+
+def test_a_network_of_long_ago_blocks_nothing(plan: Plan) -> None:
+    asked = [node(1), node(2)]
+    (found,) = judge(asked, plan, INTENT)
+    assert (found.id, found.severity, found.node) == ("MTU_MISMATCH", Severity.BLOCK, "spark-2")
+    asked[0] = replace(asked[0], machine=None, machine_unknown="it did not answer in time")
+    found = next(one for one in judge(asked, plan, INTENT) if one.id == "MTU_MISMATCH")
+    assert found.severity is Severity.WARN
+    assert "of spark-1 as it was when its agent started" in found.evidence

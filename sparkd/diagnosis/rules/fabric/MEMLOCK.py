@@ -3,6 +3,7 @@ from collections.abc import Iterator
 from sparkd.diagnosis.evidence import Evidence
 from sparkd.diagnosis.rule import Found, Rule, log
 from sparkd.diagnosis.rules.node.KHO_CMA import RULE as KHO_CMA
+from sparkd.records.defaults import GIB
 
 _LINE = log("ibv_reg_mr", pattern=r"ibv_reg_mr\w* failed.*(Cannot allocate memory|ENOMEM|\b12\b)")
 
@@ -11,13 +12,15 @@ def _match(evidence: Evidence) -> Iterator[Found]:
     """The same words come of a bug of the kernel, which is seen on the node itself (case 31)."""
     buggy = {found.node for found in KHO_CMA.match(evidence)}
     yield from (found for found in _LINE(evidence) if not buggy & {found.node, None})
+    if evidence.asked is not None and evidence.asked.ranks == 1:
+        return  # it registers no memory with a card
     for member in evidence.members:
         machine = member.machine
         # Units of systemd have no such limit; a plain process has its agent's.
         if machine is None or member.local or member.runtime != "process":
             continue
         adapters = [part for part in machine.firmware if part != "system"]
-        if machine.memlock_bytes is not None and adapters:
+        if machine.memlock_bytes is not None and machine.memlock_bytes < GIB and adapters:
             limit = f"max locked memory {machine.memlock_bytes // 1024} KiB"
             yield Found(
                 f"{limit}, with RDMA devices {', '.join(adapters)}",
