@@ -27,7 +27,7 @@ def judge(
 
     `members` are in rank order. Without a plan and its intent the nodes are judged by themselves.
     """
-    found = []
+    found: list[Verdict] = []
     if plan is not None:
         members = _meeting(members, plan)
         found += _named(plan, [member.name for member in members if member.machine_unknown])
