@@ -2,6 +2,7 @@
 
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Final
 
 from sparkd.fabric.cards import PORT_MBIT, is_narrow, other_half
@@ -29,6 +30,8 @@ def findings(choice: Choice, nccl: Mapping[str, str] | None = None) -> Iterator[
         yield from _absent(choice)
     if choice.topology == "ring":
         yield from _ring(choice, nccl or {})
+    if choice.topology in ("pair", "switch", "ring"):
+        yield from _no_entries(choice)
     yield from _mtu(choice)
     yield from _speeds(choice)
     for seat in choice.seats:
@@ -65,7 +68,7 @@ def _no_network(choice: Choice) -> Verdict:
         "NO_COMMON_NETWORK",
         Severity.BLOCK,
         "there is no network that all nodes of this gang are in",
-        evidence=has,
+        evidence=has + _prefixes(choice),
         remedy="give each node an address in one network, or choose other nodes (--nodes)",
     )
 
@@ -95,7 +98,7 @@ def _absent(choice: Choice) -> Iterator[Verdict]:
         "FABRIC_ABSENT",
         Severity.BLOCK,
         "no RDMA leads to all nodes: NCCL would fall back to sockets, many times slower",
-        evidence="; ".join(f"{name}: {state}" for name, state in states.items()),
+        evidence="; ".join(f"{name}: {state}" for name, state in states.items()) + _prefixes(choice),
         cause="an empty list of RDMA devices means no cable or a card switched off, not that there is none",
         remedy=f"{remedy}; `--force FABRIC_ABSENT` starts over sockets all the same",
     )
@@ -111,6 +114,40 @@ def _state_of(member: Member) -> str:
         f"{one.name} {'has no carrier' if not one.up else ' '.join(one.addresses) or 'has no address'}"
         for one in cards
     )
+
+
+def _no_entries(choice: Choice) -> Iterator[Verdict]:
+    """Cards are up on all nodes, but one has no way to send from the address where the others look for it."""
+    for seat in choice.seats:
+        if not seat.hcas:
+            yield Verdict(
+                "FABRIC_ABSENT",
+                Severity.BLOCK,
+                "no RDMA port of this node can be used: NCCL would fall back to sockets, many times slower",
+                evidence=f"{seat.member.name}: {_state_of(seat.member)}; none of these ports has a RoCE v2 "
+                f"entry for its IPv{6 if ':' in seat.address else 4} address where the others look for it",
+                cause="the kernel makes these entries of an interface's addresses, and has not made this one",
+                remedy="set the interface down and up again, then `show_gids`; give it an IPv4 address if it "
+                "has none; `--force FABRIC_ABSENT` starts over sockets all the same",
+                node=seat.member.id,
+            )
+
+
+def _prefixes(choice: Choice) -> str:
+    """Addresses of two nodes that would be in one network if their prefixes were as long as each other."""
+    placed = [
+        (seat.member, one, ipaddress.ip_interface(text))
+        for seat in choice.seats
+        for one in seat.member.fabric.interfaces
+        if one.up and one.kind not in ("loopback", "bridge")
+        for text in one.addresses
+    ]
+    found = [
+        f"{a} on {one.name} of {here.name}, {b} on {two.name} of {there.name}"
+        for (here, one, a), (there, two, b) in combinations(placed, 2)
+        if here is not there and a.network != b.network and a.ip in b.network and b.ip in a.network
+    ]
+    return f"; the lengths of the prefixes differ: {', '.join(found)}" if found else ""
 
 
 def _ring(choice: Choice, nccl: Mapping[str, str]) -> Iterator[Verdict]:

@@ -4,7 +4,7 @@ Pure: the same intent, facts and numbers give the same plan.
 """
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from sparkd.engine import flags
@@ -17,6 +17,7 @@ from sparkd.fabric.member import members_of
 from sparkd.fabric.pins import own_address
 from sparkd.profile.check import profile_of
 from sparkd.profile.environment import (
+    RankEnvironment,
     is_nodes_secret,
     last_say,
     origin_of,
@@ -36,6 +37,7 @@ from sparkd.records.names import RankName
 from sparkd.records.plan import Origin, Plan, PlannedArg, PlannedEnv, RankPlan
 from sparkd.records.rank import Address, Canary, MemoryNeed, PinnedImage, Probe, RankSpec, RuntimeName
 from sparkd.records.report import NodeFacts
+from sparkd.records.verdict import Verdict
 
 API_KEY_VARIABLE: Final = "VLLM_API_KEY"
 _ALLOWS_SOCKETS: Final = "TRANSPORT_SOCKETS"
@@ -145,7 +147,7 @@ def build_plan(
             members,
             available=available or {},
             further=(
-                *findings(choice, nccl),
+                *_missed(findings(choice, nccl), environments),
                 *own_address(choice),
                 *image_verdicts(members, images),
                 *(verdict for env in environments for verdict in env.verdicts),
@@ -154,6 +156,16 @@ def build_plan(
         memory=lines,
         verified=intent.verified,
     )
+
+
+def _missed(found: Iterable[Verdict], environments: Sequence[RankEnvironment]) -> Iterator[Verdict]:
+    """Without those of an RDMA that people asked all ranks to do without."""
+    given = (
+        {variable.name: variable.value for variable in env.values if variable.origin != "fabric"}
+        for env in environments
+    )
+    unwanted = all(asks_for_sockets(values) for values in given)
+    return (verdict for verdict in found if verdict.id != "FABRIC_ABSENT" or not unwanted)
 
 
 def _model_path(given: str | Mapping[str, str] | None, profile: Profile, node: NodeFacts) -> str:

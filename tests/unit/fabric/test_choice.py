@@ -190,6 +190,34 @@ def test_nodes_without_a_common_network(tmp_path: Path) -> None:
     assert "spark-1: 10.1.0.0/24; spark-2: 10.2.0.0/24" in verdict.evidence
 
 
+@pytest.mark.parametrize("cabled", [True, False])
+def test_prefixes_that_differ_are_named(tmp_path: Path, *, cabled: bool) -> None:
+    ends = [f"192.168.100.{n}/{length}" for n, length in ((1, 24), (2, 16))]
+    trees = [Tree(tmp_path / f"n{n}") for n in (1, 2)]
+    if cabled:
+        trees = [spark(tmp_path / f"s{n}", n, {0: ((end,), ())}) for n, end in enumerate(ends, 1)]
+    else:
+        for tree, end in zip(trees, ends, strict=True):
+            tree.interface("enp1s0f0np0", addresses=(end,))
+    verdict = found(choose(members(trees)))["FABRIC_ABSENT" if cabled else "NO_COMMON_NETWORK"]
+    assert verdict.evidence.endswith(
+        f"the lengths of the prefixes differ: {ends[0]} on enp1s0f0np0 of spark-1, "
+        f"{ends[1]} on enp1s0f0np0 of spark-2"
+    )
+
+
+def test_a_port_without_an_entry_for_its_address_blocks(tmp_path: Path) -> None:
+    trees = pair(tmp_path)
+    for device in ("rocep1s0f0", "roceP2p1s0f0"):
+        for kind in (tmp_path / "n2/sys/class/infiniband" / device / "ports/1/gid_attrs/types").iterdir():
+            kind.write_text("IB/RoCE v1\n")
+    choice = choose(members(trees))
+    assert (choice.topology, choice.is_rdma) == ("pair", False)
+    verdict = found(choice)["FABRIC_ABSENT"]
+    assert (verdict.severity, verdict.node) == (Severity.BLOCK, "n2")
+    assert "enp1s0f0np0 192.168.100.2/24" in verdict.evidence
+
+
 def test_docker0_is_the_same_everywhere_and_leads_nowhere(tmp_path: Path) -> None:
     trees = [plain(tmp_path / f"n{n}", n) for n in (1, 2)]
     for tree in trees:

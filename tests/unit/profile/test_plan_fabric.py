@@ -11,7 +11,7 @@ from sparkd.profile.plan import build_plan
 from sparkd.records.plan import Plan, PlannedEnv
 from sparkd.records.report import EngineFacts, NodeFacts
 from sparkd.records.verdict import Severity
-from tests.bed.fabric_trees import half_without_address, pair
+from tests.bed.fabric_trees import half_without_address, hotplugged_off, pair
 
 PROFILE = "schema: sparkd/v1\nname: p\nmodel: {path: /m}\nlayout: {tp: 2}\n"
 
@@ -131,6 +131,21 @@ def test_findings_are_in_the_plan_and_can_be_waived(tmp_path: Path, sparks: tupl
         rendezvous_port=29600,
     )
     assert all(verdict.waived for verdict in forced.verdicts)
+
+
+def test_sockets_on_purpose_lack_nothing(tmp_path: Path, sparks: tuple[NodeFacts, ...]) -> None:
+    """Sparks on the LAN, one of them without its cable."""
+    off = replace(sparks[1], fabric=hotplugged_off(tmp_path / "off", 2).discovered())
+    absent = (sparks[0], off)
+    told = {verdict.id for verdict in planned(absent).verdicts}
+    assert told == {"FABRIC_ABSENT"}, "what sparkd sets itself is no wish"
+    assert planned(absent, "{NCCL_IB_DISABLE: '1'}").verdicts == ()
+    assert planned(absent, "{NCCL_NET: Socket}").verdicts == ()
+    own = {"NCCL_IB_DISABLE": "1"}
+    assert [verdict.id for verdict in planned((absent[0], replace(off, rank_env=own))).verdicts] == [
+        "FABRIC_ABSENT"
+    ], "only one of them"
+    assert planned(tuple(replace(node, rank_env=own) for node in absent)).verdicts == ()
 
 
 def test_ranks_with_rdma_ports_must_not_fall_to_sockets(sparks: tuple[NodeFacts, ...]) -> None:
