@@ -40,15 +40,21 @@ async def _ask(reconciler: Reconciler, node: Node) -> NodeFabric | None:
 
 
 async def _asked(
-    reconciler: Reconciler, node: str, kind: TaskKind, args: dict[str, Any], answer: type[T]
+    reconciler: Reconciler,
+    node: str,
+    kind: TaskKind,
+    args: dict[str, Any],
+    answer: type[T],
+    *,
+    within_s: float = DEFAULTS.facts_s,
 ) -> T | None:
     """None for a node that is out of contact, does not answer in time, or not in a way that is understood."""
     if not reconciler.fleet.nodes[node].in_contact:
         return None
     now = reconciler.now()
-    task = Task(f"fabric.{node}.{token_hex(4)}", kind, args, DEFAULTS.facts_s)
+    task = Task(f"fabric.{node}.{token_hex(4)}", kind, args, within_s)
     try:
-        result = await reconciler.errand(PendingTask(node, task, now.mono + DEFAULTS.facts_s))
+        result = await reconciler.errand(PendingTask(node, task, now.mono + within_s))
         return msgspec.convert(result.result, answer) if result.ok else None
     except (TimeoutError, msgspec.ValidationError):
         return None
@@ -107,7 +113,9 @@ async def fabric_test(reconciler: Reconciler, names: Sequence[str] = ()) -> Fabr
 
 
 async def _listen(reconciler: Reconciler, seat: FabricSeat) -> int | None:
-    answer = await _asked(reconciler, seat.node, "probe", {"listen": seat.address}, _Listening)
+    """None for a slow node too: whoever waited for it would find the others' ports closed again."""
+    args, within_s = {"listen": seat.address}, DEFAULTS.fabric_ready_s
+    answer = await _asked(reconciler, seat.node, "probe", args, _Listening, within_s=within_s)
     return answer.port if answer else None
 
 

@@ -12,7 +12,9 @@ def judge_calls(names: Sequence[str], calls: Mapping[tuple[str, str], Call]) -> 
     for here, there in combinations(names, 2):
         to, back = calls.get((here, there)), calls.get((there, here))
         if to is None or back is None or to.reached is None or back.reached is None:
-            silent = here if to is None or to.reached is None else there
+            deaf = [call.target for call in (to, back) if call is not None and call.heard is None]
+            # Who could not listen was not called either.
+            silent = deaf[0] if len(deaf) == 1 else here if to is None or to.reached is None else there
             yield Verdict(
                 "FABRIC_UNTESTED",
                 Severity.WARN,

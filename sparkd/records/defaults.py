@@ -71,6 +71,8 @@ class Defaults:
     and starts all the same: its facts would only have warned sooner of what its rank will say."""
     fabric_listen_s: float = 5.0
     """For a test of the fabric a node listens this long: the one time it does."""
+    fabric_ready_s: float = 2.0
+    """For a node to begin to listen; the others have begun, and must still listen when they are called."""
     fabric_connect_s: float = 1.5
     fabric_datagram_s: float = 0.3
     fabric_datagrams: int = 3

@@ -84,10 +84,16 @@ def test_datagrams_that_are_filtered_say_nothing_of_the_mtu() -> None:
 
 
 def test_a_node_that_does_not_answer() -> None:
-    (verdict,) = judged(Call("a", "b", None), call("b", "a"))
+    (verdict,) = judged(Call("a", "b", None, heard=False), call("b", "a"))
     assert (verdict.id, verdict.node) == ("FABRIC_UNTESTED", "a")
-    (verdict,) = judged(call("a", "b"), Call("b", "a", None))
+    (verdict,) = judged(call("a", "b"), Call("b", "a", None, heard=False))
     assert verdict.node == "b"
+
+
+def test_a_node_that_could_not_listen_is_the_silent_one() -> None:
+    """Nobody calls it, and it calls nobody."""
+    (verdict,) = judged(Call("a", "b", None, heard=None), Call("b", "a", None, heard=False))
+    assert (verdict.id, verdict.node) == ("FABRIC_UNTESTED", "b")
 
 
 def test_every_pair_is_judged() -> None:
