@@ -251,9 +251,7 @@ def _commit(turn: Turn, nodes: tuple[Node, ...]) -> None:
         specs=launch.specs,
         verdicts=(*turn.gang.carried, *launch.verdicts),
     )
-    turn.change(
-        launched_at=turn.now.mono, ready_since=None, carried=(), proof_asked=None, blocked_since=None
-    )
+    turn.change(launched_at=turn.now.mono, ready_since=None, carried=(), proof_asked=None, blocked_since=None)
 
 
 def _in_words(blocks: list[Verdict]) -> str:
