@@ -75,17 +75,23 @@ def test_a_node_that_is_mute_about_itself_is_waited_for_and_then_starts() -> Non
     assert [(one.id, one.severity) for one in record.verdicts] == [("FACTS_UNKNOWN", Severity.WARN)]
 
 
-def test_a_preflight_that_blocks_after_a_fall_says_so_and_loops_for_nothing() -> None:
-    """The files went away while it served: the next generation must not begin, nor be tried for ever."""
+def test_a_preflight_that_blocks_after_a_fall_says_so_and_starts_nothing_until_it_passes() -> None:
+    """The files went away while it served, as a mount does: nobody is there to type `up` again."""
     world = begun(56)
     assert world.people.up("d1", intent(2, ("a", "b")))
     assert world.run_until(lambda: world.phase("d1") == "ready", 5)
     world.nodes["b"].has_model = False
     world.faults.kill_rank("d1", 1)
-    assert world.run_until(lambda: world.phase("d1") == "failed", 20), world.timeline()
+    world.run(world.now + 20)
+    record = world.record("d1")
+    assert record is not None
+    assert (record.phase, record.generation) == ("recovering", 1), world.timeline()
+    assert "b: the model is not here" in record.reason
     assert ("MODEL_MISSING", "b", False) in verdicts(world)
     started = [name for node in world.nodes.values() for name in node.started_names]
     assert sorted(started) == ["sparkd-d1-g1-r0", "sparkd-d1-g1-r1"]
+    world.nodes["b"].has_model = True
+    assert world.run_until(lambda: world.phase("d1") == "ready", 30), world.timeline()
 
 
 def test_one_mute_node_does_not_hide_another_that_is_silent() -> None:
