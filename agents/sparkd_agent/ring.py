@@ -76,12 +76,15 @@ class Ring:
         return _records(self._last_text(old[-1]))[-self._limits.ring_told :] if old else []
 
     def _left_behind(self) -> Verdict | None:
+        """The end of the last boot with a rank, unless one after it ended well: then it is told already."""
         old = self._old_boots()
-        for boot in old[:-1]:
+        marks = {path.stem: path.stat().st_mtime for path in self._folder.glob(f"*{_CLEAN}")}
+        ended = max(marks.values(), default=float("-inf"))
+        last_look = self._segments(old[-1])[-1].stat().st_mtime if old else 0.0
+        is_told = bool(old) and (old[-1] in marks or ended >= last_look)
+        for boot in {*old[: None if is_told else -1], *marks}:
             self._forget(boot)
-        if not old or self._mark(old[-1]).exists():
-            return None
-        return unclean_end(self._last_text(old[-1]))
+        return None if is_told or not old else unclean_end(self._last_text(old[-1]))
 
     def _old_boots(self) -> list[str]:
         return sorted(

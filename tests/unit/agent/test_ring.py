@@ -65,6 +65,21 @@ def test_a_rank_that_came_after_a_good_end_counts_again(tmp_path: Path) -> None:
     assert Ring(tmp_path, "boot-2").before is not None
 
 
+def test_an_end_is_not_told_again_once_a_later_boot_ended_well(tmp_path: Path) -> None:
+    Ring(tmp_path, "boot-1").keep([seen(100.0)])
+    idle = Ring(tmp_path, "boot-2")
+    assert idle.before is not None
+    assert Ring(tmp_path, "boot-2").before is not None, "the same boot is asked again"
+    idle.ended_well()
+    assert Ring(tmp_path, "boot-3").before is None
+
+
+def test_boots_without_a_rank_leave_nothing(tmp_path: Path) -> None:
+    for number in range(5):
+        Ring(tmp_path, f"boot-{number}").ended_well()
+    assert [path.name for path in tmp_path.iterdir()] == ["boot-4.clean"]
+
+
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     Ring(tmp_path, "boot-1").keep([seen(100.0)])
     (segment,) = tmp_path.glob("boot-1-*.jsonl")
