@@ -7,9 +7,10 @@ image's files, and a `/dev/shm` of the rank's own.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,7 @@ from sparkd.failpoints import passed
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.names import parse_rank_name
 from sparkd.records.rank import RankSpec
+from sparkd_agent.account import Account
 from sparkd_agent.cgroup import group_of
 from sparkd_agent.kill import kill_exactly, kill_pass
 from sparkd_agent.members import Marks, RankMembers
@@ -244,12 +246,10 @@ class DockerRuntime:
         )
 
     def _cache_of(self, image: Image, launch: Launch) -> Path:
-        """Made with its folders, which are the rank's own."""
+        """Made with its folders, which are the rank's own. Raises OSError."""
+        self._caches.mkdir(mode=0o700, parents=True, exist_ok=True)
         cache = self._caches / image.identity
-        for folder in (cache, *(cache / name for name in CACHE_VARIABLES.values())):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if launch.account is not None:
-                os.chown(folder, launch.account.uid, launch.account.gid)
+        make_own(cache, CACHE_VARIABLES.values(), launch.account)
         return cache
 
     async def _answer(self, folder: RankFolder, attached: Attached) -> bytes:
@@ -331,6 +331,37 @@ class DockerRuntime:
         except DockerRefused as error:
             if error.status not in (404, 409):  # gone, or being removed
                 raise
+
+
+def make_own(folder: Path, names: Iterable[str], account: Account | None) -> None:
+    """A folder and those of these `names` in it, given to the account. Raises OSError.
+
+    Who owns a folder can put links into it, to what then becomes its own by root's hand: each is opened
+    without following one, and what was opened is what is given away.
+    """
+    parent = os.open(folder.parent, os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        own = _given(folder.name, parent, account)
+    finally:
+        os.close(parent)
+    try:
+        for name in names:
+            os.close(_given(name, own, account))
+    finally:
+        os.close(own)
+
+
+def _given(name: str, parent: int, account: Account | None) -> int:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=parent)
+    opened = os.open(name, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        if account is not None:
+            os.fchown(opened, account.uid, account.gid)
+    except OSError:
+        os.close(opened)
+        raise
+    return opened
 
 
 def _half_of_memory() -> int:
