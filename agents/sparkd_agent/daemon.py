@@ -202,10 +202,11 @@ class Agent:
         elif now - self._written_at >= self._limits.ring_s and (
             self._writing is None or self._writing.done()
         ):
+            seen = self.watch.take_seen()
+            if not seen:
+                return  # the first one is written at once: a load may take the node down in seconds
             self._written_at = now
-            self._writing = asyncio.get_running_loop().create_task(
-                asyncio.to_thread(self._ring.keep, self.watch.take_seen())
-            )
+            self._writing = asyncio.get_running_loop().create_task(asyncio.to_thread(self._ring.keep, seen))
 
     def is_well(self) -> bool:
         """Whether every rank is looked after. If this is not true of an agent, a new one would do better."""

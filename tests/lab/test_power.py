@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.lab.cluster import Cluster
-from tests.lab.node import until
+from tests.lab.node import STATE, Node, until
 
 Up = Callable[..., None]
 Record = Callable[[str, object], None]
@@ -19,6 +19,7 @@ def test_a_node_without_power_is_replaced_and_returns_without_its_rank(
     up(*QUICK)
     a, b = four["a"], four["b"]
     assert four.leaders(b)
+    until(lambda: _looks_written(b), "the first look at the rank to be on b's disk")
     begun = time.monotonic()
     b.power_off()
     until(lambda: (s := four.status(name)) and s.phase != "ready", "it to be known", 20)
@@ -51,6 +52,10 @@ def test_a_node_without_power_is_replaced_and_returns_without_its_rank(
     assert {"a", "b"} <= {entry["node"] for entry in incident["timeline"] if entry["kind"] == "sample"}
     told = until(lambda: _unclean_end(four), "the node to tell of its unclean end", 20)
     assert f"sparkd-{name}-g1-r1" in told
+
+
+def _looks_written(node: Node) -> str:
+    return node.run("find", f"{STATE}/agent/blackbox", "-name", "*.jsonl", "-size", "+0").stdout
 
 
 def _unclean_end(four: Cluster) -> str:
