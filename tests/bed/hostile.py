@@ -19,8 +19,9 @@ def say(*words: object) -> None:
 
 
 def sleep_for_ever() -> None:
+    """By the second: a signal that comes just before Python falls asleep is looked at when it wakes."""
     while True:
-        time.sleep(600)
+        time.sleep(1)
 
 
 def titled(title: str, *args: str) -> "subprocess.Popen[bytes]":

@@ -58,6 +58,7 @@ def test_a_rank_goes_before_everything_else_when_memory_runs_out(tmp_path: Path)
     async def test() -> None:
         async with rank_bed(tmp_path) as bed:
             rank = await bed.start(NAME, "wait")
+            await rank.says("ready")  # its pid is known before it has done what comes before its program
             assert Path(f"/proc/{rank.leader}/oom_score_adj").read_text() == "800\n"
 
     asyncio.run(test())
