@@ -50,6 +50,7 @@ from sparkd_agent.core.state import (
     Fence,
     Forget,
     GoneTold,
+    HeadTried,
     Kill,
     LeaseGiven,
     MemoryShort,
@@ -61,6 +62,7 @@ from sparkd_agent.core.state import (
 )
 from sparkd_agent.ears import Ears
 from sparkd_agent.facts import gather_facts, node_fabric
+from sparkd_agent.head import takes_connection
 from sparkd_agent.ledger import Fences, Ledger
 from sparkd_agent.logs import RankLog
 from sparkd_agent.machine import Machine
@@ -120,6 +122,7 @@ class Agent:
         self._runtime_of: dict[str, Runtime] = {}
         self._occupied = asyncio.Event()
         self._looked_at = clock.now().mono
+        self._heads_tried_at = float("-inf")
         self._written_at = float("-inf")
         self._writing: asyncio.Task[None] | None = None
         self._early_end: dict[str, Callable[[RunningRank], None]] = {}
@@ -190,9 +193,23 @@ class Agent:
             for rank in self._running.values():
                 rank.look()
             self._looked_at = self._clock.now().mono
+            self._try_heads()
             await self._write_down()
             if not self._running:
                 self._occupied.clear()
+
+    def _try_heads(self) -> None:
+        """Without a coordinator: whether what followers here follow is still there."""
+        now = self._clock.now().mono
+        if now < self._core.lease_until or now - self._heads_tried_at < self._limits.head_try_s:
+            return
+        self._heads_tried_at = now
+        for rank in self._running.values():
+            if rank.spec.rank > 0 and rank.spec.ranks > 1:  # of a lost ledger's ranks nothing is known
+                self._spawn(self._try_head(rank.spec))
+
+    async def _try_head(self, spec: RankSpec) -> None:
+        self._apply(HeadTried(spec.name, await takes_connection(spec, self._limits.head_try_s)))
 
     async def _write_down(self) -> None:
         """What the watch saw, for the boot after this one. It never waits for the last writing to end."""

@@ -173,6 +173,8 @@ class Defaults:
     unkillable_repeat_s: float = 1.0
     orphaned_follower_s: float = 60.0
     """Without a coordinator: how long neither rank 0's API nor its rendezvous port may answer."""
+    head_try_s: float = 5.0
+    """Between two tries of theirs, and the time that one has."""
 
     # The watch over a node's memory, GPU and fabric (`sparkd.detect`). Sources: gb10.md §2, §3 and §5, and
     # the public reports; shares are of one core or of wall time, rates are per second.

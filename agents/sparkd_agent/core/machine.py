@@ -9,6 +9,7 @@ this run of the agent has received a document.
 from dataclasses import replace
 
 from sparkd.clock import Instant
+from sparkd.records.defaults import DEFAULTS
 from sparkd.records.document import Document
 from sparkd.records.names import parse_rank_name
 from sparkd.records.rank import RankSpec
@@ -24,6 +25,7 @@ from sparkd_agent.core.state import (
     Fence,
     Forget,
     GoneTold,
+    HeadTried,
     Kill,
     LeaseGiven,
     MemoryShort,
@@ -63,6 +65,8 @@ def step(core: Core, event: CoreEvent, now: Instant) -> Step:
             return _reconcile(_note_told(core, names))
         case EngineFrozen(name, reason):
             return _frozen(core, name, reason, now)
+        case HeadTried(name, reached):
+            return _note_head(core, name, now, reached=reached)
         case MemoryShort(name, reason):
             return _kill(core, name, reason)
 
@@ -152,6 +156,21 @@ def _frozen(core: Core, name: str, reason: str, now: Instant) -> Step:
     if rank is None or rank.stopping or now.mono < core.lease_until:
         return core, ()
     return _kill(core, name, f"no coordinator, and the engine is frozen: {reason}")
+
+
+def _note_head(core: Core, name: str, now: Instant, *, reached: bool) -> Step:
+    """A follower never notices that rank 0 is gone; without a coordinator nobody tells its agent either."""
+    rank = core.ranks.get(name)
+    if rank is None or now.mono < core.lease_until:
+        return core, ()
+    since = rank.headless_since
+    if since is None or since < core.lease_until:  # counted in an earlier absence of the coordinator
+        since = now.mono
+    if not reached and now.mono - since >= DEFAULTS.orphaned_follower_s:
+        waited_s = DEFAULTS.orphaned_follower_s
+        return _kill(core, name, f"no coordinator, and rank 0 has taken no connection for {waited_s:.0f} s")
+    noted = replace(rank, headless_since=None if reached else since)
+    return replace(core, ranks={**core.ranks, name: noted}), ()
 
 
 def _kill(core: Core, name: str, reason: str) -> Step:

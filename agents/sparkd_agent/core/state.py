@@ -24,6 +24,8 @@ class Existing:
     """It was told to end; said once."""
     told_gone: bool = False
     """The coordinator has acknowledged a report that shows it gone."""
+    headless_since: float | None = None
+    """Since when rank 0 has taken no connection, as far as this follower's node has tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,14 @@ class EngineFrozen:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadTried:
+    """A follower's node has tried whether rank 0 takes a connection."""
+
+    name: str
+    reached: bool
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryShort:
     """The node's memory does not bear this rank any longer, and the coordinator had its time."""
 
@@ -99,7 +109,9 @@ class MemoryShort:
     reason: str
 
 
-CoreEvent = DocumentCame | LeaseGiven | RankChanged | StartFailed | GoneTold | EngineFrozen | MemoryShort
+CoreEvent = (
+    DocumentCame | LeaseGiven | RankChanged | StartFailed | GoneTold | EngineFrozen | HeadTried | MemoryShort
+)
 
 
 # What it asks for, in this order: kill first, then write, then start. --------------------------------

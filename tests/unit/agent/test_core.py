@@ -21,6 +21,7 @@ from sparkd_agent.core.state import (
     Fence,
     Forget,
     GoneTold,
+    HeadTried,
     Kill,
     LeaseGiven,
     MemoryShort,
@@ -218,6 +219,33 @@ def test_a_frozen_engine_is_ended_here_only_without_a_coordinator() -> None:
     state, told = machine.step(state, EngineFrozen(spec().name, "no answer"), Instant(107.0, 0.0))
     assert isinstance(told[0], Kill)
     assert "no answer" in told[0].reason
+
+
+@pytest.mark.parametrize("coordinator", [True, False], ids=["with-coordinator", "without"])
+def test_a_follower_without_its_head_is_ended_here_only_without_a_coordinator(coordinator: bool) -> None:
+    """vLLM's follower never notices a dead head, and would hold its memory for ever."""
+    state, _ = play(running(spec()), LeaseGiven(6.0))
+    for second in range(107, 180, 5):
+        if coordinator:
+            state, _ = machine.step(state, LeaseGiven(6.0), Instant(second, 0.0))
+        state, told = machine.step(state, HeadTried(spec().name, reached=False), Instant(second, 0.0))
+        ended = bool(told)
+        assert ended == (not coordinator and second >= 167), second
+        if ended:
+            assert isinstance(told[0], Kill)
+            assert "rank 0 has taken no connection for 60 s" in told[0].reason
+            return
+
+
+def test_a_head_that_answers_once_is_there_and_an_earlier_absence_does_not_count() -> None:
+    state, _ = play(running(spec()), LeaseGiven(6.0))
+    state, _ = machine.step(state, HeadTried(spec().name, reached=False), Instant(107.0, 0.0))
+    state, _ = machine.step(state, HeadTried(spec().name, reached=True), Instant(150.0, 0.0))
+    state, told = machine.step(state, HeadTried(spec().name, reached=False), Instant(170.0, 0.0))
+    assert told == ()
+    state, _ = machine.step(state, LeaseGiven(6.0), Instant(200.0, 0.0))
+    state, told = machine.step(state, HeadTried(spec().name, reached=False), Instant(240.0, 0.0))
+    assert told == ()
 
 
 def test_a_node_that_is_short_of_memory_ends_its_rank_once_whatever_the_coordinator_says() -> None:
