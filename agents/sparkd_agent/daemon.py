@@ -17,6 +17,7 @@ from sparkd.errors import RankNotStarted, Spent, UsageError
 from sparkd.failpoints import passed
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.document import Document, Revision, Task
+from sparkd.records.fabric import NodeFabric
 from sparkd.records.facts import MachineFacts
 from sparkd.records.intent import Descriptor, Intent
 from sparkd.records.names import parse_rank_name
@@ -61,7 +62,8 @@ from sparkd_agent.core.state import (
     Terminate,
 )
 from sparkd_agent.ears import Ears
-from sparkd_agent.facts import gather_facts, node_fabric
+from sparkd_agent.fabric import discover
+from sparkd_agent.facts import gather_facts
 from sparkd_agent.head import takes_connection
 from sparkd_agent.ledger import Fences, Ledger
 from sparkd_agent.logs import RankLog
@@ -215,7 +217,7 @@ class Agent:
         """What the watch saw, for the boot after this one. It never waits for the last writing to end."""
         now = self._clock.now().mono
         if not self._running:
-            await asyncio.to_thread(self._ring.ended_well)
+            await self._end_ring()
         elif now - self._written_at >= self._limits.ring_s and (
             self._writing is None or self._writing.done()
         ):
@@ -224,6 +226,12 @@ class Agent:
                 return  # the first one is written at once: a load may take the node down in seconds
             self._written_at = now
             self._writing = asyncio.get_running_loop().create_task(asyncio.to_thread(self._ring.keep, seen))
+
+    async def _end_ring(self) -> None:
+        """After the last writing: that takes the mark of a good end away."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing}, timeout=self._limits.ring_s)
+        await asyncio.to_thread(self._ring.ended_well)
 
     def is_well(self) -> bool:
         """Whether every rank is looked after. If this is not true of an agent, a new one would do better."""
@@ -248,16 +256,26 @@ class Agent:
             await rank.close()
         self._ledger.close()
         await self.watch.close()
-        self._ring.ended_well()
+        await self._end_ring()
 
     # What the link carries.
 
-    def hello(self) -> Hello:
+    async def fabric(self) -> NodeFabric | None:
+        """As it is now; None in a local set. Sysfs waits for drivers: one that hangs holds up nobody here."""
+        if self.config.local:
+            return None
+        try:
+            async with asyncio.timeout(self._limits.resolve_s):
+                return await asyncio.to_thread(discover)
+        except TimeoutError:
+            return NodeFabric()
+
+    def hello(self, fabric: NodeFabric | None = None) -> Hello:
         now = self._clock.now()
         core = self._core
         return Hello(
             caller=self.caller(),
-            facts=replace(self._facts, fabric=node_fabric(self.config)),
+            facts=replace(self._facts, fabric=fabric),
             version=sparkd.__version__,
             highest_term=core.term,
             highest_instance=core.instance,

@@ -1,10 +1,8 @@
 """What the agent tells of its node in a hello: addresses, engines, roots, privileges."""
 
-from sparkd.records.fabric import NodeFabric
 from sparkd.records.memory import Memory
 from sparkd.records.report import EngineFacts, NodeFacts
 from sparkd_agent.config import AgentConfig
-from sparkd_agent.fabric import discover
 from sparkd_agent.placed import files_root
 from sparkd_agent.privileges import Offer, Privileges
 from sparkd_agent.versions import engine_versions
@@ -33,8 +31,3 @@ def gather_facts(
         local=config.local,
         files_folder=str(files_root(config.state, offer.account)),
     )
-
-
-def node_fabric(config: AgentConfig) -> NodeFabric | None:
-    """As it is now. A local set meets on loopback, whatever cards its machine has."""
-    return None if config.local else discover()

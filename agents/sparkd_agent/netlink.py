@@ -43,7 +43,9 @@ def _messages(asked: socket.socket) -> Iterator[bytes]:
         data = asked.recv(1 << 16)
         while data:
             size, kind, _, _, _ = _MESSAGE.unpack_from(data)
-            if kind in (_DONE, _ERROR):
+            if kind == _ERROR:
+                raise OSError("the kernel does not tell its addresses")
+            if kind == _DONE:
                 return
             if kind == _ADDRESS:
                 yield data[_MESSAGE.size : size]

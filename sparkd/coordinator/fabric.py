@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from secrets import token_hex
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,9 +16,8 @@ from sparkd.fabric.pins import own_address
 from sparkd.fabric.reach import judge_calls
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Fleet
-from sparkd.gang.state import PendingTask
 from sparkd.records.defaults import DEFAULTS
-from sparkd.records.document import Task, TaskKind
+from sparkd.records.document import TaskKind
 from sparkd.records.fabric import Call, FabricSeat, FabricTest, FabricView, NodeFabric, Reached
 from sparkd.records.facts import MachineFacts
 
@@ -49,14 +47,10 @@ async def _asked(
     within_s: float = DEFAULTS.facts_s,
 ) -> T | None:
     """None for a node that is out of contact, does not answer in time, or not in a way that is understood."""
-    if not reconciler.fleet.nodes[node].in_contact:
-        return None
-    now = reconciler.now()
-    task = Task(f"fabric.{node}.{token_hex(4)}", kind, args, within_s)
+    result = await reconciler.ask(node, kind, args, within_s)
     try:
-        result = await reconciler.errand(PendingTask(node, task, now.mono + within_s))
-        return msgspec.convert(result.result, answer) if result.ok else None
-    except (TimeoutError, msgspec.ValidationError):
+        return msgspec.convert(result.result, answer) if result is not None and result.ok else None
+    except msgspec.ValidationError:
         return None
 
 

@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,9 +21,9 @@ from sparkd.errors import SparkdError
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Fleet
 from sparkd.gang.record import GangRecord
-from sparkd.gang.state import PendingTask, WriteIncident
+from sparkd.gang.state import WriteIncident
 from sparkd.records.defaults import DEFAULTS, Defaults
-from sparkd.records.document import Task
+from sparkd.records.document import TaskKind
 from sparkd.records.incident import Entry, Incident
 from sparkd.records.report import Report, TaskResult
 
@@ -42,7 +43,7 @@ class Incidents:
         files: "IncidentFiles | None",
         *,
         fleet: Callable[[], Fleet],
-        errand: Callable[[PendingTask], Awaitable[TaskResult]],
+        ask: Callable[[str, TaskKind, Mapping[str, Any], float], Awaitable[TaskResult | None]],
         limits: Defaults = DEFAULTS,
     ) -> None:
         self._store = store
@@ -50,7 +51,7 @@ class Incidents:
         self._clock = clock
         self._files = files
         self._fleet = fleet
-        self._errand = errand
+        self._ask = ask
         self._limits = limits
         self._box = BlackBox(limits)
         self._incomplete: dict[tuple[str, int], tuple[WriteIncident, GangRecord, float]] = {}
@@ -59,7 +60,10 @@ class Incidents:
 
     def hear(self, node: Node, report: Report) -> None:
         """Before it is acted upon: what it tells of a fall belongs into the incident that it begins."""
-        self._box.take(node, report, self._clock.now())
+        try:
+            self._box.take(node, report, self._clock.now())
+        except Exception:  # what is kept for an explanation keeps no report from being heard
+            log.exception("what %s reports cannot be kept", node.name)
 
     def begin(self, incident: WriteIncident, record: GangRecord, fleet: Fleet, now: Instant) -> Incident:
         """What is known now, to be committed with the fall."""
@@ -82,7 +86,7 @@ class Incidents:
         if self._returned.get(caller.node) == caller.boot or not any(v.id == "UNCLEAN_END" for v in verdicts):
             return
         self._returned[caller.node] = caller.boot
-        asking = asyncio.get_running_loop().create_task(self._complete_from(caller.node, caller.boot))
+        asking = asyncio.get_running_loop().create_task(self._complete_from(caller.node))
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
 
@@ -96,16 +100,13 @@ class Incidents:
         for asking in self._asking:
             asking.cancel()
 
-    async def _complete_from(self, node_id: str, boot: str) -> None:
+    async def _complete_from(self, node_id: str) -> None:
         """Complete the last incident of each deployment from when the node went."""
-        now = self._clock.now()
-        task = Task(f"blackbox.{node_id}.{boot}", "blackbox", {}, self._limits.stacks_ask_s)
-        try:
-            result = await self._errand(PendingTask(node_id, task, now.mono + task.deadline_s))
-        except (TimeoutError, SparkdError):
-            return
+        result: TaskResult | None = None
+        with contextlib.suppress(SparkdError):  # it is told why elsewhere
+            result = await self._ask(node_id, "blackbox", {}, self._limits.stacks_ask_s)
         node = self._fleet().nodes.get(node_id)
-        if not result.ok or node is None or not (records := result.result["records"]):
+        if result is None or not result.ok or node is None or not (records := result.result.get("records")):
             return
         self.complete(at_once=True)  # what is written of them later would not have this
         ended = float(records[-1]["at"]) + node.clock_offset_s

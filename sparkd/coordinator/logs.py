@@ -9,8 +9,6 @@ import msgspec
 from sparkd.coordinator.reconciler import Reconciler
 from sparkd.diagnosis.lines import stamped_lines
 from sparkd.errors import NotFound
-from sparkd.gang.state import PendingTask
-from sparkd.records.document import Task
 from sparkd.records.names import RankName
 from sparkd.records.report import LogChunk
 
@@ -81,18 +79,12 @@ class LogReader:
 
     async def _ask(self, rank: int, name: str) -> tuple[list[dict[str, Any]], int]:
         """The last lines of one rank and the offset after them; a note where a node does not answer."""
-        now = self._reconciler.now()
         args = {"rank": name, "lines": self._lines, "since": self._since}
-        task = Task(f"log.{name}.{now.wall:.6f}", "log", args, _ASK_TIMEOUT_S)
-        try:
-            result = await self._reconciler.errand(
-                PendingTask(self._nodes[rank], task, now.mono + _ASK_TIMEOUT_S)
-            )
-        except TimeoutError:
-            text = f"node {self._nodes[rank]} did not answer"
-            return [{"rank": rank, "at": now.wall, "stream": "shim", "text": text}], 0
-        if not result.ok:
-            text = result.error or "no log"
+        result = await self._reconciler.ask(self._nodes[rank], "log", args, _ASK_TIMEOUT_S)
+        if result is None or not result.ok:
+            silent = f"node {self._nodes[rank]} did not answer"
+            text = silent if result is None else result.error or "no log"
+            now = self._reconciler.now()
             return [{"rank": rank, "at": now.wall, "stream": "shim", "text": text}], 0
         lines = parse_lines(rank, str(result.result["text"]))
         return lines, int(result.result["offset"])

@@ -12,11 +12,11 @@ from sparkd.coordinator.reconciler import Reconciler
 from sparkd.errors import CoordinatorStarting, SparkdError
 from sparkd.fleet.machine import with_kept_image
 from sparkd.fleet.nodes import Node
-from sparkd.gang.preflight import port_taken
-from sparkd.gang.state import Answers, PendingTask
+from sparkd.gang.preflight import odd_answers, port_taken
+from sparkd.gang.state import Answers
 from sparkd.preflight.judge import judge
 from sparkd.records.defaults import DEFAULTS
-from sparkd.records.document import Task, TaskKind
+from sparkd.records.document import TaskKind
 from sparkd.records.intent import Intent
 from sparkd.records.plan import Plan
 from sparkd.records.preflight import Member, Preflight
@@ -47,17 +47,6 @@ class _Port(msgspec.Struct):
 
 class _Ports(msgspec.Struct):
     ports: list[_Port]
-
-
-def _odd(title: str, error: Exception, node: str | None = None) -> Verdict:
-    return Verdict(
-        "PREFLIGHT_ERROR",
-        Severity.BLOCK,
-        title,
-        evidence=f"{type(error).__name__}: {error}",
-        remedy="see that the agents are of the coordinator's version: sparkd nodes upgrade",
-        node=node,
-    )
 
 
 class Check:
@@ -93,8 +82,8 @@ class Check:
             plan = plan_now(self._reconciler.fleet, name, intent, members)
         except SparkdError as error:
             found.append(Verdict("PLAN_INVALID", Severity.BLOCK, str(error)))
-        except Exception as error:  # noqa: BLE001  what nodes answered is theirs: it may be anything
-            found.append(_odd("a plan cannot be made of what these nodes answered", error))
+        except Exception as error:  # noqa: BLE001 - what nodes answered is theirs: it may be anything
+            found.append(odd_answers(error))
         told = [replace(verdict, waived=verdict.id in intent.forced) for verdict in found]
         verdicts = (*told, *judge(tuple(members.values()), plan, intent))
         return self._told(name, tuple(members.values()), verdicts, plan)
@@ -137,18 +126,12 @@ class Check:
         try:
             entries = msgspec.convert(result.result, _Ports).ports
         except msgspec.ValidationError as error:
-            return _odd("what the node says of the API's port is not understood", error, node.name)
+            odd = odd_answers(error, "what the node says of the API's port is not understood")
+            return replace(odd, node=node.name)
         taken = next((entry for entry in entries if not entry.free), None)
         return port_taken(msgspec.to_builtins(taken), node.name) if taken is not None else None
 
     async def _ask(self, node: Node, kind: TaskKind, args: dict[str, Any]) -> TaskResult | None:
         """None if no answer came in time; a node that is not in contact is not waited for."""
-        now = self._reconciler.now()
         patience_s = DEFAULTS.facts_s + (DEFAULTS.image_facts_s if kind == "image" else 0.0)
-        task = Task(f"preflight.{kind}.{node.id}.{now.wall:.6f}", kind, args, patience_s)
-        if not node.in_contact:
-            return None
-        try:
-            return await self._reconciler.errand(PendingTask(node.id, task, now.mono + patience_s))
-        except TimeoutError:
-            return None
+        return await self._reconciler.ask(node.id, kind, args, patience_s)

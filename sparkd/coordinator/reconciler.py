@@ -6,7 +6,8 @@ import logging
 import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from secrets import token_hex
+from typing import Any, TypeVar
 
 from sparkd.clock import Clock, Instant
 from sparkd.coordinator import view
@@ -23,7 +24,7 @@ from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Commands, ErrandDone, Fleet, NodeSaid, Superseded, Told
 from sparkd.gang.state import PendingTask, PulseEndpoint, Say, WriteIncident
 from sparkd.records.defaults import DEFAULTS, Defaults
-from sparkd.records.document import Document, Follow, Revision
+from sparkd.records.document import Document, Follow, Revision, Task, TaskKind
 from sparkd.records.event import Event
 from sparkd.records.incident import Incident
 from sparkd.records.intent import Intent
@@ -82,7 +83,7 @@ class Reconciler:
             clock,
             incident_files,
             fleet=lambda: self.fleet,
-            errand=self.errand,
+            ask=self.ask,
             limits=limits,
         )
 
@@ -167,15 +168,24 @@ class Reconciler:
                 return
             await asyncio.sleep(self._limits.settle_poll_s)
 
-    async def errand(self, pending: PendingTask) -> TaskResult:
-        """Ask a node something for a person. Raises TimeoutError when it does not answer in time."""
+    async def ask(
+        self, node_id: str, kind: TaskKind, args: Mapping[str, Any], within_s: float
+    ) -> TaskResult | None:
+        """Ask a node something for a person. None when it is out of contact or does not answer in time."""
+        node = self.fleet.nodes.get(node_id)
+        if node is None or not node.in_contact:
+            return None
+        task = Task(f"{kind}.{node_id}.{token_hex(6)}", kind, dict(args), within_s)
+        pending = PendingTask(node_id, task, self._clock.now().mono + within_s)
         future: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
-        self._errands[pending.task.id] = future
+        self._errands[task.id] = future
         try:
             self._apply(lambda fleet, _: (machine.send_errand(fleet, pending), (), None))
-            return await asyncio.wait_for(future, pending.task.deadline_s)
+            return await asyncio.wait_for(future, within_s)
+        except TimeoutError:
+            return None
         finally:
-            self._errands.pop(pending.task.id, None)
+            self._errands.pop(task.id, None)
 
     def read_log(self, node: str, rank: str, offset: int) -> "asyncio.Queue[LogChunk]":
         """Have a node send a rank's lines from `offset` on; they arrive in the queue until `unread_log`."""

@@ -6,10 +6,8 @@ import msgspec
 
 from sparkd.coordinator.reconciler import Reconciler
 from sparkd.errors import NotFound
-from sparkd.gang.state import PendingTask
 from sparkd.records.answer import ProcessStacks, RankStacks
 from sparkd.records.defaults import DEFAULTS
-from sparkd.records.document import Task
 from sparkd.records.rank import RankSpec
 
 
@@ -23,13 +21,10 @@ async def ask_stacks(reconciler: Reconciler, deployment: str, rank: int | None) 
 
 
 async def _ask(reconciler: Reconciler, spec: RankSpec, node_id: str) -> RankStacks:
-    now = reconciler.now()
     node = reconciler.fleet.nodes.get(node_id)
     name = node.name if node else node_id
-    task = Task(f"stacks.{spec.name}.{now.wall:.6f}", "stacks", {"rank": spec.name}, DEFAULTS.stacks_ask_s)
-    try:
-        result = await reconciler.errand(PendingTask(node_id, task, now.mono + DEFAULTS.stacks_ask_s))
-    except TimeoutError:
+    result = await reconciler.ask(node_id, "stacks", {"rank": spec.name}, DEFAULTS.stacks_ask_s)
+    if result is None:
         return RankStacks(spec.rank, name, error="the node did not answer")
     if not result.ok:
         return RankStacks(spec.rank, name, error=result.error or "the node does not say why")

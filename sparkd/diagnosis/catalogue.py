@@ -55,14 +55,20 @@ def catalogue() -> Mapping[str, Rule]:
 def judge(evidence: Evidence, among: Iterable[Rule] | None = None) -> tuple[Judged, ...]:
     """What the rules find, each once a place, in the order of the rules; all rules if `among` is None.
 
-    Of lines that are logged while all is well only states are read.
+    Of lines that are logged while all is well only states are read. A rule with a fault finds nothing, and
+    RULE_FAULT tells of it: what was asked for is acted upon all the same.
     """
     grave = replace(evidence, lines=tuple(line for line in evidence.lines if not is_harmless(line)))
     judged: list[Judged] = []
     for rule in catalogue().values() if among is None else among:
         places: dict[tuple[int | None, str | None], list[Found]] = {}
-        for found in rule.match(evidence if rule.kind == "state" else grave):
-            places.setdefault((found.rank, found.node), []).append(found)
+        try:
+            for found in rule.match(evidence if rule.kind == "state" else grave):
+                places.setdefault((found.rank, found.node), []).append(found)
+        except Exception as error:  # noqa: BLE001 - whoever added it did not think of this input
+            fault = Found(f"{rule.id}: {type(error).__name__}: {error}")
+            judged.append(Judged(catalogue()["RULE_FAULT"], fault, 1))
+            continue
         judged += [Judged(rule, _first(founds), len(founds)) for founds in places.values()]
     return tuple(judged)
 
@@ -85,7 +91,8 @@ def cause_of_rank(
     read = tuple(read_line(raw, at=float(place)) for place, raw in enumerate(lines))
     rules = [rule for rule in _of_falls() if refused or rule.retry != "never"]
     told = judge(Evidence(read, ends=() if end is None else (end,), verdicts=verdicts), rules)
-    best = min(told, key=lambda one: (KINDS.index(one.rule.kind), one.found.at or 0.0), default=None)
+    causes = [one for one in told if one.rule.kind in KINDS]
+    best = min(causes, key=lambda one: (KINDS.index(one.rule.kind), one.found.at or 0.0), default=None)
     return best.rule if best else None
 
 

@@ -202,8 +202,8 @@ def refine(turn: Turn) -> None:
     best = _first(known)
     if best.rank != told.rank and _first([best, told]).rank == told.rank:
         return
-    if best.rank == told.rank and told.cause == "KERNEL_OOM" and best.cause == "PROCESS_KILLED":
-        return  # the kernel's line has been pushed out of the sample by newer ones
+    if best.rank == told.rank and _explains(told) and not _explains(best):
+        return  # the line that told why has been pushed out of the sample by newer ones
     if _facts_of(best) == _facts_of(told):
         return
     verdict = _verdict(best)
@@ -214,6 +214,12 @@ def refine(turn: Turn) -> None:
         reason = f"rank {best.rank} on {best.node} fell first: {best.reason}"
         turn.say("fall", reason, node=turn.record.nodes[best.rank], rank=best.rank)
     _judge_again(turn, told, best)
+
+
+def _explains(fall: Fall) -> bool:
+    """Whether somebody has told why it was ended, and not only how."""
+    rule = _rule(fall.cause)
+    return rule is not None and rule.kind == "end"
 
 
 def _facts_of(fall: Fall) -> tuple[object, ...]:

@@ -189,6 +189,17 @@ def port_taken(entry: Mapping[str, Any], node: str) -> Verdict:
     )
 
 
+def odd_answers(error: Exception, title: str = "no plan can be made of what the nodes answered") -> Verdict:
+    """What nodes say may be odd in ways that nobody foresaw."""
+    return Verdict(
+        "PREFLIGHT_ERROR",
+        Severity.BLOCK,
+        title,
+        evidence=f"{type(error).__name__}: {error}",
+        remedy="see that the agents are of the coordinator's version: sparkd nodes upgrade",
+    )
+
+
 def _newest(turn: Turn, kind: str) -> PendingTask:
     return [task for task in turn.gang.tasks if task.task.kind == kind][-1]
 
@@ -230,11 +241,14 @@ def _commit(turn: Turn, nodes: tuple[Node, ...]) -> None:
         raise AssertionError("a world without a planner cannot launch")
     try:
         launch = turn.world.planner(turn.record, nodes, answers)
-    except (SparkdError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-        # What a node or a profile says may be odd in ways that nobody foresaw: it ends this launch, and not
-        # the coordinator of all others.
+    except SparkdError as error:
         turn.write(**before)
         _fail(turn, str(error), Verdict("PLAN_INVALID", Severity.BLOCK, str(error)))
+        return
+    except Exception as error:  # noqa: BLE001 - it ends this launch, and not the coordinator of all others
+        turn.write(**before)
+        odd = odd_answers(error)
+        _fail(turn, f"{odd.title}: {odd.evidence}", odd)
         return
     blocks = [v for v in launch.verdicts if v.severity is Severity.BLOCK and not v.waived]
     if blocks:

@@ -200,6 +200,20 @@ class Stream:
         return [self.next() for _ in range(count)]
 
 
+def sparkd(one: Coordinator, *words: str) -> "subprocess.CompletedProcess[str]":
+    """The command line, as a person beside this coordinator has it."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("SPARKD_", "XDG_"))}
+    env |= {
+        "HOME": str(one.folder),
+        "SPARKD_COORDINATOR": f"http://127.0.0.1:{one.rest}",
+        "SPARKD_TOKEN_FILE": str(one.token_file),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "sparkd", *words],
+        env=env, cwd=one.folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
 @contextmanager
 def coordinator(folder: Path, nodes: Iterable[str] = (), **limits: float) -> Iterator[Coordinator]:
     """Started, and ended whatever happens. Nodes are enrolled by one word that is both id and name."""

@@ -395,7 +395,10 @@ class Speechless:
         facts = NodeFacts(node, node, "127.0.0.1", "127.0.0.1")
         self._hello = Hello(caller(node), facts, "test", holder=read_roster(coordinator.state).holder)
 
-    def hello(self) -> Hello:
+    async def fabric(self) -> None:
+        return None
+
+    def hello(self, _: None) -> Hello:
         return self._hello
 
 

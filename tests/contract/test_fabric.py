@@ -1,11 +1,8 @@
 """The fabric from outside: nodes that call each other over real sockets, and the command for it."""
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,7 +15,7 @@ from sparkd.records.defaults import DEFAULTS
 from sparkd_agent.ears import Ears, neighbours
 from sparkd_agent.reach import reach, reach_all
 from tests.bed.agent_process import HOLDER, AgentProcess, until
-from tests.bed.coordinator import Coordinator
+from tests.bed.coordinator import Coordinator, sparkd
 
 QUICK = replace(DEFAULTS, fabric_connect_s=0.3, fabric_datagram_s=0.1)
 
@@ -108,19 +105,6 @@ def two(tmp_path: Path) -> Iterator[Coordinator]:
             lambda: [n["state"] for n in coordinator.ask("GET", "/v1/nodes").json] == ["alive"] * 2, "hellos"
         )
         yield coordinator
-
-
-def sparkd(one: Coordinator, *words: str) -> "subprocess.CompletedProcess[str]":
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("SPARKD_", "XDG_"))}
-    env |= {
-        "HOME": str(one.folder),
-        "SPARKD_COORDINATOR": f"http://127.0.0.1:{one.rest}",
-        "SPARKD_TOKEN_FILE": str(one.token_file),
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "sparkd", *words],
-        env=env, cwd=one.folder, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
 
 
 def test_nodes_call_each_other_when_they_are_asked_to(two: Coordinator) -> None:

@@ -1,10 +1,7 @@
 """Built-in profiles on eight nodes that a real coordinator knows: their plan, and what nodes must have."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +18,7 @@ from sparkd.records.document import Document
 from sparkd.records.memory import Memory
 from sparkd.records.report import Sample, TaskResult
 from tests.bed.builtin_plans import EIGHT_SPARKS, golden_file
-from tests.bed.coordinator import PATIENCE_S, Coordinator
+from tests.bed.coordinator import PATIENCE_S, Coordinator, sparkd
 from tests.bed.fake_agent import FakeAgent
 
 
@@ -62,19 +59,6 @@ def in_contact(one: Coordinator, samples: dict[str, Sample] | None = None) -> It
     finally:
         stop.set()
         thread.join()
-
-
-def sparkd(one: Coordinator, *words: str) -> "subprocess.CompletedProcess[str]":
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("SPARKD_", "XDG_"))}
-    env |= {
-        "HOME": str(one.folder),
-        "SPARKD_COORDINATOR": f"http://127.0.0.1:{one.rest}",
-        "SPARKD_TOKEN_FILE": str(one.token_file),
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "sparkd", *words],
-        env=env, cwd=one.folder, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
 
 
 def document(agent: FakeAgent) -> Document:

@@ -357,4 +357,5 @@ def test_a_planner_that_stumbles_ends_its_launch_and_not_the_coordinator() -> No
     assert world.run_until(lambda: world.phase("d1") == "failed", 20), world.timeline()
     record = world.record("d1")
     assert record is not None
-    assert [verdict.id for verdict in record.verdicts] == ["PLAN_INVALID"]
+    assert [verdict.id for verdict in record.verdicts] == ["PREFLIGHT_ERROR"]
+    assert "TypeError" in record.reason

@@ -8,7 +8,6 @@ from sparkd.clock import Instant
 from sparkd.coordinator.fabric import fabric_test
 from sparkd.coordinator.reconciler import Reconciler
 from sparkd.fleet.state import Fleet
-from sparkd.gang.state import PendingTask
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.report import TaskResult
 from tests.sim.world import World
@@ -26,20 +25,19 @@ class Calling:
     def now(self) -> Instant:
         return Instant(self.mono, self.mono)
 
-    async def errand(self, pending: PendingTask) -> TaskResult:
-        args, node = pending.task.args, pending.node
+    async def ask(self, node: str, kind: str, args: dict[str, Any], within_s: float) -> TaskResult | None:
         result: dict[str, Any] = {"wall": 0.0}
         if "listen" in args:
             if node == self.slow:
-                self.mono += pending.task.deadline_s
-                raise TimeoutError
+                self.mono += within_s
+                return None
             self.listening[node] = self.mono
             result = {"port": 40000}
         elif "reach" in args:
             result = {"reached": [self._reached(target["host"]) for target in args["reach"]]}
         elif "heard" in args:
             result = {"heard": []}
-        return TaskResult(pending.task.id, ok=True, result=result)
+        return TaskResult(kind, ok=True, result=result)
 
     def _reached(self, host: str) -> dict[str, Any]:
         closed = self.mono > self.listening[host] + DEFAULTS.fabric_listen_s

@@ -9,7 +9,7 @@ from sparkd.coordinator.store import Store
 from sparkd.fleet.nodes import NOTHING_YET, Node
 from sparkd.fleet.state import Fleet
 from sparkd.gang.record import GangRecord
-from sparkd.gang.state import PendingTask, WriteIncident
+from sparkd.gang.state import WriteIncident
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.event import Event
 from sparkd.records.fall import Fall
@@ -34,8 +34,8 @@ class Broken(EventLog):
         raise ValueError(f"no {limit} events of {deployment}")
 
 
-async def never_asked(task: PendingTask) -> TaskResult:
-    raise AssertionError(task)
+async def never_asked(*question: object) -> TaskResult:
+    raise AssertionError(question)
 
 
 def written(
@@ -44,9 +44,7 @@ def written(
     """The incident of FALL after a report with these pieces of rank 0's log."""
     fleet = Fleet("here", 1, "i", 0.0, nodes={"n": NODE})
     store = Store(folder / "c.sqlite")
-    incidents = Incidents(
-        store, events or EventLog(), Standing(), None, fleet=lambda: fleet, errand=never_asked
-    )
+    incidents = Incidents(store, events or EventLog(), Standing(), None, fleet=lambda: fleet, ask=never_asked)
     tails = tuple(LogChunk(SPEC.name, 0, text) for text in texts)
     incidents.hear(NODE, Report(Caller("n", "b", "r", 1), 0.0, 0.0, NOTHING_YET, tails=tails, kernel=kernel))
     record = GangRecord("d", INTENT, generation=1, nodes=("n",), specs=(SPEC,))

@@ -8,7 +8,6 @@ from sparkd.clock import Instant
 from sparkd.coordinator.preflight import Check
 from sparkd.coordinator.reconciler import Reconciler
 from sparkd.fleet.state import Fleet
-from sparkd.gang.state import PendingTask
 from sparkd.profile.load import parse_source
 from sparkd.profile.merge import resolve
 from sparkd.records.preflight import Preflight
@@ -33,8 +32,8 @@ class Answering:
     def now(self) -> Instant:
         return Instant(0.0, 0.0)
 
-    async def errand(self, pending: PendingTask) -> TaskResult:
-        return TaskResult(pending.task.id, ok=True, result=self.answers[pending.task.kind])
+    async def ask(self, _node: str, kind: str, _args: dict[str, Any], _within_s: float) -> TaskResult:
+        return TaskResult(kind, ok=True, result=self.answers[kind])
 
 
 def checked(**odd: dict[str, Any]) -> Preflight:

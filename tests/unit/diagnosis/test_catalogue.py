@@ -2,17 +2,18 @@
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import sparkd.diagnosis.rules
 from sparkd.diagnosis.catalogue import areas, catalogue, cause_of_rank, judge
-from sparkd.diagnosis.evidence import Evidence
+from sparkd.diagnosis.evidence import Evidence, Line
 from sparkd.diagnosis.explanation import explain
 from sparkd.diagnosis.lines import read_line
 from sparkd.diagnosis.page import page
-from sparkd.diagnosis.rule import Rule
+from sparkd.diagnosis.rule import Found, Rule
 from sparkd.records.verdict import Severity
 from tests.bed.cases import case_folders, evidence_of
 
@@ -114,3 +115,15 @@ def test_what_nothing_is_known_of_has_no_cause(line: str) -> None:
 def test_the_page_is_that_of_the_catalogue() -> None:
     told = (ROOT / "docs" / "diagnosis.md").read_text()
     assert told == page(), "run: .venv/bin/python -m sparkd.diagnosis.page > docs/diagnosis.md"
+
+
+def test_a_rule_with_a_fault_is_told_of_and_stops_nobody() -> None:
+    def stumble(_: Evidence) -> tuple[Found, ...]:
+        raise IndexError("string index out of range")
+
+    broken = replace(catalogue()["CUDA_OOM"], match=stumble)
+    lines = (Line("torch.OutOfMemoryError: CUDA out of memory."),)
+    told = judge(Evidence(lines), (broken, catalogue()["CUDA_OOM"]))
+    assert [one.rule.id for one in told] == ["RULE_FAULT", "CUDA_OOM"]
+    assert told[0].verdict.evidence == "CUDA_OOM: IndexError: string index out of range"
+    assert told[0].verdict.severity is Severity.NOTE

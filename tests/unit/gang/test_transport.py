@@ -1,5 +1,6 @@
 """Ranks that were given RDMA ports must not load a model for half an hour to serve over sockets."""
 
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -7,35 +8,16 @@ import pytest
 from sparkd.clock import Instant
 from sparkd.fleet.nodes import Node
 from sparkd.gang import machine
-from sparkd.gang.record import GangRecord
 from sparkd.gang.state import Gang, Tick, World
-from sparkd.records.intent import Descriptor, Intent
-from sparkd.records.rank import Address, RankSpec
 from sparkd.records.report import RankReport
-
-INTENT = Intent("p", {"layout": {"tp": 2}})
+from tests.unit.gang.test_mods import gang
 
 
 def stepped(*, rdma: bool, transport: Literal["rdma", "sockets"] | None) -> Gang:
     """One step of a gang that loads; the second rank's NCCL has told which way it took."""
-    specs = tuple(
-        RankSpec(
-            name=f"sparkd-d-g1-r{rank}",
-            deployment="d",
-            generation=1,
-            rank=rank,
-            ranks=2,
-            runtime="process",
-            engine="default",
-            args=(),
-            env={"NCCL_IB_HCA": "=rocep1s0f0"},
-            rendezvous=Address("a", 1),
-            descriptor=Descriptor("d", INTENT, 1, 1, ("a", "b"), 8100),
-            rdma=rdma,
-        )
-        for rank in (0, 1)
-    )
-    record = GangRecord("d", INTENT, phase="loading", nodes=("a", "b"), generation=1, specs=specs)
+    before = gang("loading")
+    env = {"NCCL_IB_HCA": "=rocep1s0f0"}
+    specs = tuple(replace(spec, env=env, rdma=rdma) for spec in before.record.specs)
     nodes = {}
     for spec, name in zip(specs, "ab", strict=True):
         told = transport if spec.rank else None
@@ -43,7 +25,8 @@ def stepped(*, rdma: bool, transport: Literal["rdma", "sockets"] | None) -> Gang
         nodes[name] = Node(
             name, f"node-{name}", greeted=True, heard=10.0, state="alive", reports={report.name: report}
         )
-    after, _ = machine.step(Gang(record, launched_at=0.0), Tick(), World(nodes), Instant(10.0, 10.0))
+    before = replace(before, record=replace(before.record, specs=specs))
+    after, _ = machine.step(before, Tick(), World(nodes), Instant(10.0, 10.0))
     return after
 
 
