@@ -473,7 +473,9 @@ class Agent:
             if rank is None:
                 result = TaskResult(task.id, ok=False, error="it does not run on this node")
             else:
-                result = TaskResult(task.id, ok=True, result={"processes": await rank.stacks()})
+                within_s = task.args.get("within_s")
+                told = await rank.stacks(float(within_s) if within_s is not None else None)
+                result = TaskResult(task.id, ok=True, result={"processes": told})
             self._post(result)
             self.urgent.set()
             return

@@ -167,17 +167,22 @@ class RunningRank:
         if self._prober is not None:
             self._prober.ask_pulse()
 
-    async def stacks(self) -> list[dict[str, object]]:
-        """`{"pid", "title", "lines"}` of each process that can tell, where each of its threads is now.
+    async def stacks(self, within_s: float | None = None) -> list[dict[str, object]]:
+        """`{"pid", "title", "lines", "silent"}` of each process that can tell, where its threads are now.
 
-        One after the other: nothing in a stack says whose it is.
+        One after the other: nothing in a stack says whose it is. With `within_s` for all of them, each has
+        its share of what is left: one that is stopped must not take the time of all.
         """
         found: list[dict[str, object]] = []
-        for pid, title in self._supervisor.traceable():
+        until = None if within_s is None else self._clock.now().mono + within_s
+        traceable = self._supervisor.traceable()
+        for place, (pid, title) in enumerate(traceable):
             offset = self._log.size
             if not self._supervisor.stack(pid):
                 continue
-            deadline = self._clock.now().mono + self._limits.stacks_s
+            now = self._clock.now().mono
+            share = (until - now) / (len(traceable) - place) if until is not None else self._limits.stacks_s
+            deadline = now + min(share, self._limits.stacks_s)
             size = offset
             while self._clock.now().mono < deadline:
                 await asyncio.sleep(self._limits.stacks_pause_s)
@@ -186,7 +191,8 @@ class RunningRank:
                 size = self._log.size
             written = self._log.follow(offset, self._limits.report_log_bytes).lines
             lines = [line.text for line in written if _STACK.match(line.text)]
-            found.append({"pid": pid, "title": title, "lines": lines})
+            silent = "" if lines else self._supervisor.whereabouts(pid)
+            found.append({"pid": pid, "title": title, "lines": lines, "silent": silent})
         return found
 
     def look(self) -> None:

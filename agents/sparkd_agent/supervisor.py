@@ -168,6 +168,14 @@ class RankSupervisor:
         """Ask one of `traceable` for its stacks; they come into the log. Whether it was asked."""
         return signal_member(self._target.owns, pid, signal.SIGUSR2)
 
+    def whereabouts(self, pid: int) -> str:
+        """What the kernel says of a process: `state T in do_signal_stop`."""
+        stat = self._procfs.stat(pid)
+        if stat is None:
+            return "gone"
+        where = self._procfs.wchan(pid)
+        return f"state {stat.state}" + (f" in {where}" if where else "")
+
     async def run(self) -> None:
         """Until it is proved gone. One that cannot be killed is `unkillable`, and tried again for ever."""
         self._shm.watch(self.name, self._folder.shm_names)

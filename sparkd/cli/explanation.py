@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sparkd.cli.output import Paint, ago, clock_text, duration, exit_text, verdict_lines
+from sparkd.cli.stacks import stack_lines
 from sparkd.records.explanation import Explanation
 from sparkd.records.incident import Entry, Incident
 from sparkd.records.status import DeploymentStatus, ExitStatus
@@ -56,10 +57,23 @@ def incident_lines(name: str, one: Incident, paint: Paint, *, with_timeline: boo
         return lines + verdict_lines(one.verdicts, paint, "  ")
     lines += explanation_lines(told, paint, "  ")
     if with_timeline:
+        lines += _stack_lines(name, one)
         lines += ["  the last minutes:", *timeline_lines(one.timeline, fall.wall)]
     elif one.timeline:
         lines.append(f"  the last minutes: sparkd explain {name}/{fall.generation}")
     return lines
+
+
+def _stack_lines(name: str, one: Incident) -> list[str]:
+    """Whole of the rank that is blamed; of the others that they are known."""
+    lines = [f"    {line}" for told in one.stacks if told.rank == one.fall.rank for line in stack_lines(told)]
+    if not one.stacks:
+        return []
+    others = [str(told.rank) for told in one.stacks if told.rank != one.fall.rank and told.processes]
+    if others:
+        asked = f"sparkd explain {name}/{one.generation} -o json"
+        lines.append(f"    of rank {', '.join(others)} too: {asked}")
+    return ["  where its threads stood before it was ended:", *lines]
 
 
 def timeline_lines(entries: Sequence[Entry], fall: float) -> list[str]:

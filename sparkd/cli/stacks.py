@@ -35,7 +35,7 @@ def stack_lines(one: "RankStacks") -> list[str]:
             "  no process of it can tell: it was started without sparkd's plug-in, or has just begun"
         )
     for process in one.processes:
-        silent = "" if process.lines else ": did not answer"
+        silent = "" if process.lines else f": did not answer ({process.silent or 'nobody knows why'})"
         lines += [
             f"  {process.title} (pid {process.pid}){silent}",
             *(f"    {line}" for line in process.lines),

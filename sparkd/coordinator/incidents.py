@@ -129,7 +129,8 @@ class Incidents:
             return self._explained(incident, record, fleet, now)
         except Exception:  # a rule with a fault keeps no fall from being acted upon
             log.exception("the fall of %s cannot be explained", record.name)
-            return Incident(now.wall, incident.fall.generation, incident.fall, incident.verdicts)
+            fall = incident.fall
+            return Incident(now.wall, fall.generation, fall, incident.verdicts, stacks=incident.stacks)
 
     def _explained(self, incident: WriteIncident, record: GangRecord, fleet: Fleet, now: Instant) -> Incident:
         fall = incident.fall
@@ -149,6 +150,7 @@ class Incidents:
             verdicts=incident.verdicts,
             explanation=of_fall(explain(evidence, fall), fall, incident.verdicts),
             timeline=timeline(evidence, (*said, *acts), until=max(now.wall, fall.wall)),
+            stacks=incident.stacks,
         )
 
 

@@ -2,11 +2,10 @@
 
 import asyncio
 
-import msgspec
-
 from sparkd.coordinator.reconciler import Reconciler
 from sparkd.errors import NotFound
-from sparkd.records.answer import ProcessStacks, RankStacks
+from sparkd.gang.stacks import read
+from sparkd.records.answer import RankStacks
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.rank import RankSpec
 
@@ -24,9 +23,4 @@ async def _ask(reconciler: Reconciler, spec: RankSpec, node_id: str) -> RankStac
     node = reconciler.fleet.nodes.get(node_id)
     name = node.name if node else node_id
     result = await reconciler.ask(node_id, "stacks", {"rank": spec.name}, DEFAULTS.stacks_ask_s)
-    if result is None:
-        return RankStacks(spec.rank, name, error="the node did not answer")
-    if not result.ok:
-        return RankStacks(spec.rank, name, error=result.error or "the node does not say why")
-    told = msgspec.convert(result.result["processes"], tuple[ProcessStacks, ...])
-    return RankStacks(spec.rank, name, told)
+    return read(spec.rank, name, result)

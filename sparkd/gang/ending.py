@@ -56,7 +56,7 @@ def followers_wait(gang: Gang) -> bool:
 
 def note_report(turn: Turn, node_id: str) -> None:
     """A node that has made a document without the ranks true, and has none of them left, has proved it."""
-    if turn.phase not in ("recovering", "stopping"):
+    if turn.phase not in ("recovering", "stopping") or turn.gang.stacks_until is not None:
         return
     node = turn.world.nodes[node_id]
     if node.settled and not node.existing(turn.record.name):

@@ -7,6 +7,7 @@ from sparkd.diagnosis.choice import COLLECTIVE, DEATH, EXIT, QUIET, Moment, choo
 from sparkd.diagnosis.evidence import End
 from sparkd.diagnosis.rule import RetryClass, Rule
 from sparkd.fleet.nodes import Node
+from sparkd.gang import stacks
 from sparkd.gang.budget import Allowance, allowance
 from sparkd.gang.ending import begin_recovering, begin_stopping
 from sparkd.gang.state import WriteIncident
@@ -157,6 +158,8 @@ def _begin(turn: Turn, fall: Fall) -> None:
         begin_recovering(turn, f"{_headline(fall)}; {judged.reason}", judged.delay_s)
     else:
         begin_stopping(turn, f"{_headline(fall)}; gave up: {judged.reason}", ending="failed")
+    if fall.cause in stacks.STANDS_STILL:
+        stacks.ask(turn)
 
 
 def _headline(fall: Fall) -> str:

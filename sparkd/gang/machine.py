@@ -100,7 +100,7 @@ def step(
 def wanted(gang: Gang) -> Mapping[str, RankSpec]:
     """Which ranks should exist now: node id -> spec."""
     record = gang.record
-    if record.phase in RUNNING:
+    if record.phase in RUNNING or gang.stacks_until is not None:
         return dict(zip(record.nodes, record.specs, strict=True))
     if record.phase == "stopping" and ending.followers_wait(gang):
         # A follower killed first would make rank 0 fail its last requests (design §3.8: rank 0 goes first).

@@ -1,5 +1,6 @@
 """Until nothing is left: proof of every node, back-off, stopping. Rules of the gang machine."""
 
+from sparkd.gang import stacks
 from sparkd.gang.ending import begin_stopping
 from sparkd.gang.falls import refine
 from sparkd.gang.memory import memory_is_back
@@ -47,6 +48,8 @@ def _unkillable(turn: Turn) -> dict[str, RankReport]:
 
 
 def recovering(turn: Turn) -> None:
+    if stacks.awaited(turn):
+        return
     refine(turn)
     if turn.phase != "recovering":
         return
@@ -81,6 +84,8 @@ def recovering(turn: Turn) -> None:
 
 
 def stopping(turn: Turn) -> None:
+    if stacks.awaited(turn):
+        return
     refine(turn)
     if turn.phase != "stopping":
         return

@@ -6,6 +6,7 @@ from typing import Literal
 
 from sparkd.fleet.nodes import Node
 from sparkd.gang.record import GangRecord
+from sparkd.records.answer import RankStacks
 from sparkd.records.document import Task
 from sparkd.records.fall import Fall
 from sparkd.records.intent import Intent
@@ -49,6 +50,8 @@ class Gang:
     """Nodes that have proved, since the present `recovering` or `stopping` began, that nothing is left."""
     unproven: frozenset[str] = frozenset()
     """Nodes that could not be asked; the new rendezvous port fences what may still run there."""
+    stacks_until: float | None = None
+    """Until then ranks that are to be ended are left, to tell where they are."""
     stop_since: float | None = None
     retry_at: float | None = None
     launched_at: float | None = None
@@ -158,6 +161,7 @@ class Say:
 class WriteIncident:
     fall: Fall
     verdicts: tuple[Verdict, ...] = ()
+    stacks: tuple[RankStacks, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,13 @@ class Turn:
         """Change the phase: durable, told with its reason, and the waiting starts anew."""
         before = self.phase
         self.write(phase=phase, reason=reason, since_wall=self.now.wall, **record)
-        self.change(phase_since=self.now.mono, waiting=None, tasks=(), progress_at=self.now.mono)
+        self.change(
+            phase_since=self.now.mono,
+            waiting=None,
+            tasks=(),
+            stacks_until=None,
+            progress_at=self.now.mono,
+        )
         self.commands.append(Say("phase", reason, from_=before, to=phase))
 
     def wait(

@@ -68,6 +68,8 @@ class ProcessStacks:
     title: str
     lines: tuple[str, ...] = ()
     """As `faulthandler` writes them; empty of a process that did not answer in time."""
+    silent: str = ""
+    """Of one that did not: its state, and where it waits in the kernel."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,12 @@ class Defaults:
     stacks_pause_s: float = 0.1
     stacks_ask_s: float = 20.0
     """For all processes of a rank."""
+    stacks_before_end_s: float = 2.0
+    """So long a gang that is frozen, or does not get on, is left for its ranks to tell where they are."""
+    stacks_told_s: float = 1.5
+    """Of that, for the processes of one rank: the rest is for question and answer to travel."""
+    stacks_lines: int = 200
+    """Of one process, in an incident."""
     cause_window_s: float = 5.0
     """A death so close to another failure is told as its cause (design §8)."""
     last_words_s: float = 0.5

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from sparkd.records.answer import RankStacks
 from sparkd.records.explanation import Explanation
 from sparkd.records.fall import Fall
 from sparkd.records.verdict import Verdict
@@ -31,3 +32,5 @@ class Incident:
     verdicts: tuple[Verdict, ...] = ()
     explanation: Explanation | None = None
     timeline: tuple[Entry, ...] = ()
+    stacks: tuple[RankStacks, ...] = ()
+    """Where a gang stood that was frozen or did not get on, asked before it was ended."""

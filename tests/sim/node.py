@@ -289,6 +289,8 @@ class SimNode:
         if task.kind == "probe":  # type: ignore[attr-defined]
             reached = any(self.reaches_head(t["host"], t["port"]) for t in args["targets"])
             return TaskResult(task_id, ok=True, result={"reached": reached})
+        if task.kind == "stacks":  # type: ignore[attr-defined]
+            return TaskResult(task_id, ok=True, result={"processes": []})
         if task.kind in ("canary", "evict"):  # type: ignore[attr-defined]
             return TaskResult(task_id, ok=True)
         if task.kind == "port":  # type: ignore[attr-defined]

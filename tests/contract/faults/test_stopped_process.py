@@ -32,6 +32,12 @@ def test_a_stopped_worker_is_found_by_the_pulse(bed: Cluster, name: str) -> None
     assert again.last_fall.rank == 1
     assert f"(pid {stopped.ref.pid}) is stopped" in again.last_fall.reason, "it says who stood still"
     assert not PROC.alive(stopped.ref), "SIGKILL ends a stopped process too"
+    told = bed.client.incidents(name)[0]["stacks"]
+    assert [(one["rank"], one["error"]) for one in told] == [(0, None), (1, None)]
+    silent = [one for rank in told for one in rank["processes"] if not one["lines"]]
+    assert [(one["pid"], one["silent"].split(" in ")[0]) for one in silent] == [(stopped.ref.pid, "state T")]
+    living = [one["title"] for rank in told for one in rank["processes"] if one["lines"]]
+    assert any("VLLM::Worker" in title for title in living), "the survivor's stack shows what it waits for"
 
 
 def test_a_pause_while_loading_is_no_wedge(bed: Cluster, name: str) -> None:
