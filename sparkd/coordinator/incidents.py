@@ -14,6 +14,7 @@ import msgspec
 from sparkd.clock import Clock, Instant
 from sparkd.coordinator.blackbox import BlackBox
 from sparkd.coordinator.events import EventLog
+from sparkd.coordinator.stacks import read_stacks, shortened
 from sparkd.coordinator.store import Changes, Store
 from sparkd.diagnosis.explanation import explain, of_fall
 from sparkd.diagnosis.timeline import completed, timeline
@@ -22,6 +23,7 @@ from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Fleet
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import WriteIncident
+from sparkd.records.answer import RankStacks
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.document import TaskKind
 from sparkd.records.incident import Entry, Incident
@@ -130,7 +132,7 @@ class Incidents:
         except Exception:  # a rule with a fault keeps no fall from being acted upon
             log.exception("the fall of %s cannot be explained", record.name)
             fall = incident.fall
-            return Incident(now.wall, fall.generation, fall, incident.verdicts, stacks=incident.stacks)
+            return Incident(now.wall, fall.generation, fall, incident.verdicts, stacks=self._stacks(incident))
 
     def _explained(self, incident: WriteIncident, record: GangRecord, fleet: Fleet, now: Instant) -> Incident:
         fall = incident.fall
@@ -150,8 +152,12 @@ class Incidents:
             verdicts=incident.verdicts,
             explanation=of_fall(explain(evidence, fall), fall, incident.verdicts),
             timeline=timeline(evidence, (*said, *acts), until=max(now.wall, fall.wall)),
-            stacks=incident.stacks,
+            stacks=self._stacks(incident),
         )
+
+    def _stacks(self, incident: WriteIncident) -> tuple[RankStacks, ...]:
+        most = self._limits.stacks_lines
+        return tuple(shortened(read_stacks(one.rank, one.node, one.result), most) for one in incident.stood)
 
 
 class IncidentFiles:

@@ -2,12 +2,8 @@
 
 from typing import Final
 
-import msgspec
-
-from sparkd.gang.state import WriteIncident
+from sparkd.gang.state import Stood, WriteIncident
 from sparkd.gang.turn import Turn
-from sparkd.records.answer import ProcessStacks, RankStacks
-from sparkd.records.report import TaskResult
 
 STANDS_STILL: Final = frozenset({"ENGINE_WEDGED", "BOOT_STALLED"})
 """Ended for what they do not do; whoever fell has no stack any more."""
@@ -34,37 +30,10 @@ def awaited(turn: Turn) -> bool:
         turn.wait("the ranks to tell where they stand", "all of them are ended", deadline=until)
         return True
     ranks = {spec.name: rank for rank, spec in enumerate(turn.record.specs)}
-    told = []
-    for task in turn.gang.tasks:
-        found = read(ranks[task.task.args["rank"]], turn.name_of(task.node), task.result)
-        told.append(shortened(found, turn.limits.stacks_lines))
+    told = tuple(
+        Stood(ranks[task.task.args["rank"]], turn.name_of(task.node), task.result) for task in turn.gang.tasks
+    )
     turn.change(stacks_until=None, tasks=())
     if turn.record.fall is not None:
-        turn.commands.append(WriteIncident(turn.record.fall, turn.record.verdicts, tuple(told)))
+        turn.commands.append(WriteIncident(turn.record.fall, turn.record.verdicts, told))
     return False
-
-
-def read(rank: int, node: str, result: TaskResult | None) -> RankStacks:
-    """A node's answer, or why there is none."""
-    if result is None:
-        return RankStacks(rank, node, error="the node did not answer in time")
-    if not result.ok:
-        return RankStacks(rank, node, error=result.error or "the node does not say why")
-    try:
-        told = msgspec.convert(result.result.get("processes"), tuple[ProcessStacks, ...])
-    except msgspec.ValidationError as error:
-        return RankStacks(rank, node, error=f"its answer is not understood: {error}")
-    return RankStacks(rank, node, told)
-
-
-def shortened(told: RankStacks, most: int) -> RankStacks:
-    """With at most so many lines of each process; of how many, where some are left out."""
-
-    def cut(one: ProcessStacks) -> ProcessStacks:
-        left = len(one.lines) - most
-        if left <= 0:
-            return one
-        lines = (*one.lines[:most], f"… and {left} lines more")
-        return ProcessStacks(one.pid, one.title, lines, one.silent)
-
-    return RankStacks(told.rank, told.node, tuple(cut(one) for one in told.processes), told.error)

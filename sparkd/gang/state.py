@@ -6,7 +6,6 @@ from typing import Literal
 
 from sparkd.fleet.nodes import Node
 from sparkd.gang.record import GangRecord
-from sparkd.records.answer import RankStacks
 from sparkd.records.document import Task
 from sparkd.records.fall import Fall
 from sparkd.records.intent import Intent
@@ -158,10 +157,19 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
+class Stood:
+    """What a node answered when it was asked where the threads of its rank are; None: nothing, in time."""
+
+    rank: int
+    node: str
+    result: TaskResult | None
+
+
+@dataclass(frozen=True, slots=True)
 class WriteIncident:
     fall: Fall
     verdicts: tuple[Verdict, ...] = ()
-    stacks: tuple[RankStacks, ...] = ()
+    stood: tuple[Stood, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
