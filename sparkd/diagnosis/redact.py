@@ -1,4 +1,7 @@
-"""A report that may be shown to strangers: no secrets, and nothing that users of the model said. Pure."""
+"""A report that may be shown to strangers: no secrets, and nothing that users of the model said. Pure.
+
+What hides too much costs a question; what hides too little cannot be taken back.
+"""
 
 import re
 from typing import Any, Final
@@ -6,28 +9,68 @@ from typing import Any, Final
 _HIDDEN: Final = "[hidden]"
 _QUOTES: Final = r"['\"\\]*"
 """Around a name or a value; JSON within JSON has its quotes escaped."""
-_NAME: Final = r"(?:api[-_]?key|token|secret|passw(?:or)?d|credential)s?\b"
-_IS: Final = rf"{_QUOTES}\s*[=:]\s*"
-_FLAG: Final = r"(?<![\w-])--[\w-]*(?:api[-_]?key|token|secret|password)"
-_VALUE: Final = r"[^\s'\",}\])]+"
-_SECRETS: Final = (
-    # A name that says it, and its value: of a variable, a header, JSON or Python's dict; then of a flag.
-    # Lists of texts go as a whole.
-    re.compile(rf"(?i)({_NAME}{_IS})([\[(](?=\s*['\"\\])[^\])]*[\])]?)"),
-    re.compile(rf"(?i)({_NAME}{_IS}{_QUOTES})(?!None\b|null\b|true\b|false\b|\d{{1,9}}\b|[\[{{(])({_VALUE})"),
-    re.compile(rf"(?i)({_FLAG}(?:{_QUOTES}[= ]+|['\"\\]+\s*,\s*){_QUOTES})(?!-|\[hidden\])({_VALUE})"),
-    re.compile(rf"(?i)(authorization{_IS}{_QUOTES}(?:bearer|basic)?\s*|\bbearer\s+)([^\s'\",}}]+)"),
-    # Values that say by themselves what they are: of the Hub, of OpenAI and its like, of GitHub; a URL's own.
-    re.compile(r"()(\b(?:hf_|sk-|ghp_|gho_|github_pat_|nvapi-|xox[abp]-)[\w-]{8,})"),
-    re.compile(r"(://[^\s/:@]+:)([^\s/@]+)(?=@)"),
+_NAMES_A_PLACE: Final = r"[\w-]{0,40}(?:file|path|dir|folder)s?\b"
+_STRONG: Final = (
+    r"(?:(?:api|access|private|auth|signing)[-_]?key|secret|passw(?:or)?d|passphrase|credential)"
+    rf"(?!{_NAMES_A_PLACE})[\w-]{{0,40}}"
 )
+"""In a name, whatever is before and after it: `AWS_SECRET_ACCESS_KEY`, `X-Api-Key`, `DB_PASSWORD_2`."""
+_WITH_NUMBERS: Final = r"tokens?(?:_\d+)?\b"
+"""Engines speak of other tokens too: `stop_token_ids`, `tokenizer`, `max_tokens=64`."""
+_NAME: Final = rf"(?:{_STRONG}|{_WITH_NUMBERS})"
+_IS: Final = rf"{_QUOTES}\s*[=:]\s*b?"
+_PAIR: Final = r"\\*['\"]\s*,\s*b?(?=\\*['\"])"
+"""Between a name and its value in a list of both, as headers are."""
+_FLAG: Final = rf"(?<![\w-])--?[\w-]*(?:{_STRONG}|token\b)"
+
+_BARE: Final = r"[^\s'\",}\])]+"
+_QUOTED: Final = r"(?:(?P<q{0}>['\"])(?:\\.|(?!(?P=q{0}))[^\\])*|(?P<e{0}>\\+['\"])(?:(?!(?P=e{0})).)*)"
+"""Up to its closing quote, or to the end."""
+_WORD: Final = rf"(?:\\*['\"](?!-)[^'\"]*['\"]?|(?!-){_BARE})"
+_NOTHING: Final = r"(?!(?:None|null|true|false)\b|\[hidden\]|expected (?:at least )?one argument)"
+
+_SECRETS: Final = (
+    # A flag in a command line that was written as a list, and all its values; then in one of words; then
+    # with its value in the same word.
+    re.compile(
+        rf"(?i)(?P<keep>{_FLAG}\\*(?P<q>['\"]?)\s*,\s*)(?!['\"\\]*-|{_QUOTES}\[hidden){_WORD}(?:\s*,\s*{_WORD})*"
+    ),
+    re.compile(rf"(?i)(?P<keep>{_FLAG}{_QUOTES}\s+)(?!-|{_QUOTES}\[hidden){_WORD}(?:(?:,|\s+){_WORD})*"),
+    re.compile(rf"(?i)(?P<keep>{_FLAG}{_QUOTES}=){_NOTHING}(?:{_QUOTED.format(1)}|{_BARE})"),
+    # What says who somebody is, to the end of its text: `Authorization: Digest a="b", c="d"`.
+    re.compile(
+        rf"(?i)(?P<keep>\b(?:authorization|(?:set-)?cookie)(?:{_IS}|{_PAIR}))(?:{_QUOTED.format(1)}|[^'\"\\].*)"
+    ),
+    re.compile(r"(?i)(?P<keep>\b(?:bearer|basic)\s+)[\w.~+/=-]{6,}"),
+    # A name that says it, and its value: of a variable, a header, JSON or Python's dict. Lists go as a whole.
+    re.compile(rf"(?i)(?P<keep>{_NAME}{_IS})[\[(](?!\s*[\d\])]|\s*(?:None|hidden)\b)[^\])]*[\])]?"),
+    re.compile(
+        rf"(?i)(?P<keep>(?:{_NAME}{_IS}|(?:{_STRONG}|{_WITH_NUMBERS}(?!{_PAIR}{_QUOTES}\d)){_PAIR})){_NOTHING}{_QUOTED.format(1)}"
+    ),
+    re.compile(rf"(?i)(?P<keep>{_STRONG}{_IS}){_NOTHING}(?![\[{{(]){_BARE}"),
+    re.compile(rf"(?i)(?P<keep>{_WITH_NUMBERS}{_IS}){_NOTHING}(?![\[{{(]|\d{{1,9}}\b){_BARE}"),
+    # Of a URL: who calls, and what signs it.
+    re.compile(r"(?P<keep>://[^\s/:@'\"]*:)[^\s/'\"]+(?=@)"),
+    re.compile(r"(?i)(?P<keep>\bhttps?://)[^\s/:@'\"]+(?=@)"),
+    re.compile(r"(?i)(?P<keep>[?&][\w.-]{0,40}(?:sig|signature|key|secret|auth|token|code)=)[^&\s'\"\\]+"),
+    # Values that say by themselves what they are: of the Hub, of OpenAI and its like, of forges, of clouds.
+    re.compile(
+        r"(?P<keep>)\b(?:(?:hf_|sk-|gh[opsur]_|github_pat_|glpat-|nvapi-|npm_|dckr_pat_|xox[abprs]-|AIza)[\w-]{8,}|"
+        r"A[KS]IA[A-Z0-9]{12,}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*)"
+    ),
+    # A key in PEM, line by line.
+    re.compile(r"(?P<keep>^\W{0,4})[A-Za-z0-9+/=]{60,}(?=\W{0,4}$)"),
+)
+_KEY_IN_PEM: Final = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END|\Z)", re.DOTALL)
 _PROMPTS: Final = re.compile(
-    rf"(?i)(received request\b[^:]*:|\b(?:prompts?|messages|prompt_token_ids){_IS}|\bcontent{_QUOTES}\s*:|"
-    rf"generated (?:text|response)\b[^:]*:|\boutputs?{_IS}['\"\\]).*",
+    rf"(?i)(received request\b[^:]*:|\b(?:prompts?|messages|prompt_token_ids){_QUOTES}\s*[=:]\s*|"
+    rf"\bcontent{_QUOTES}\s*:|generated (?:text|response)\b[^:]*:|\boutputs?{_QUOTES}\s*[=:]\s*['\"\\]).*",
     re.DOTALL,
 )
 _SAID: Final = frozenset({"messages", "prompt", "prompts", "content"})
-_NAMES: Final = re.compile(r"(?i)(api_?key|token|secret|passw|credential)")
+_STRONG_KEY: Final = re.compile(rf"(?i){_STRONG}|^(?:authorization|(?:set-)?cookie)$")
+_TOKEN_KEY: Final = re.compile(r"(?i)token(?!i[sz])")
+_WHOLE_FLAG: Final = re.compile(rf"(?i){_FLAG}")
 
 
 def redacted(value: Any) -> Any:
@@ -35,37 +78,66 @@ def redacted(value: Any) -> Any:
     if isinstance(value, str):
         return redacted_text(value)
     if isinstance(value, list):
-        return [
-            _HIDDEN if _follows_a_flag(value, place) else redacted(one) for place, one in enumerate(value)
-        ]
+        return _list(value)
     if isinstance(value, dict):
-        return {key: _of_key(str(key), one) for key, one in value.items()}
+        named = str(value.get("name", value.get("key", "")))
+        hides = "value" in value and _names_a_secret(
+            named, value["value"]
+        )  # {"name": "HF_TOKEN", "value": …}
+        return {
+            key: _HIDDEN if hides and key == "value" else _of_key(str(key), one) for key, one in value.items()
+        }
     return value
 
 
-def _follows_a_flag(words: list[Any], place: int) -> bool:
-    """Of a command line, one word each."""
-    before = words[place - 1] if place else None
-    return isinstance(before, str) and re.fullmatch(f"(?i){_FLAG}", before) is not None
+def _list(words: list[Any]) -> list[Any]:
+    """A command line has a word each, a flag's values up to the next flag; a pair a name and its value."""
+    if len(words) == 2 and isinstance(words[0], str) and _names_a_secret(words[0], words[1]):
+        return [words[0], _HIDDEN]
+    found = []
+    follows = False
+    for word in words:
+        if not isinstance(word, str) or word.startswith("-"):
+            follows = isinstance(word, str) and _WHOLE_FLAG.fullmatch(word) is not None
+        found.append(_HIDDEN if follows and not str(word).startswith("-") else redacted(word))
+    return found
 
 
 def _of_key(key: str, value: Any) -> Any:
     if key in _SAID and value:
         return _HIDDEN
+    return _HIDDEN if _names_a_secret(key, value) else redacted(value)
+
+
+def _names_a_secret(key: str, value: Any) -> bool:
+    """Of tokens there are also numbers, and numbers of them."""
+    if not value or isinstance(value, bool):
+        return False
+    if _STRONG_KEY.search(key):
+        return key != "key_file"
     is_text = isinstance(value, str) or (isinstance(value, list) and any(isinstance(v, str) for v in value))
-    if is_text and value and _NAMES.search(key) and key != "key_file":
-        return _HIDDEN
-    return redacted(value)
+    return is_text and _TOKEN_KEY.search(key) is not None and not key.endswith(("_file", "_path"))
 
 
 def redacted_text(text: str) -> str:
-    """One line, or several: each by itself."""
+    """One line, or several: each by itself, but for a key that goes over several."""
+    text = _KEY_IN_PEM.sub(lambda match: f"{match[1]}{_HIDDEN}{match[2]}", text)
     return "\n".join(_line(line) for line in text.split("\n"))
 
 
 def _line(line: str) -> str:
     # What was said runs to the end of its line; a secret before it is hidden as well.
-    line = _PROMPTS.sub(lambda match: f"{match[1]} {_HIDDEN}", line)
+    line = _PROMPTS.sub(lambda match: f"{match[1].rstrip()} {_HIDDEN}", line)
     for secret in _SECRETS:
-        line = secret.sub(lambda match: match[1] + _HIDDEN, line)
+        line = secret.sub(_hide, line)
     return line
+
+
+def _hide(match: "re.Match[str]") -> str:
+    """With the quotes around it, if the quotes were part of what was found."""
+    rest = match[0][len(match["keep"]) :]
+    opening = re.match(r"\\*['\"]", rest)
+    if opening is None:
+        return match["keep"] + _HIDDEN
+    closes = rest.endswith(opening[0]) and len(rest) > len(opening[0])
+    return match["keep"] + opening[0] + _HIDDEN + (opening[0] if closes else "")

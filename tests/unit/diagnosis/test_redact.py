@@ -1,6 +1,7 @@
 """What goes to strangers tells neither secrets nor what users said."""
 
 import json
+import time
 
 import pytest
 
@@ -12,6 +13,56 @@ from sparkd.diagnosis.redact import redacted, redacted_text
     [
         "vllm serve /m --api-key abc123XYZ --port 8100",
         "vllm serve /m --api-key=abc123XYZ",
+        # One flag, several values, in each of the ways that a command line is written.
+        "vllm serve /m --api-key first abc123XYZ --port 8100",
+        "vllm serve /m --api-key first second abc123XYZ",
+        'vllm serve /m --api-key "first one" "abc123XYZ" --port 8100',
+        "vllm serve /m --api-key 'first one' abc123XYZ --port 8100",
+        "'--api-key' 'first' 'abc123XYZ' '--port' '8100'",
+        "argv ['vllm', 'serve', '--api-key', 'first', 'abc123XYZ', '--port', '8100']",
+        '["--api-key","first","abc123XYZ","--port","8100"]',
+        r'{"argv": "[\"--api-key\", \"first\", \"abc123XYZ\"]"}',
+        "args: [--api-key, first, abc123XYZ, --port, 8100]",
+        "ExecStart=/opt/vllm serve /m --api-keys first,abc123XYZ",
+        '--api-key="two words abc123XYZ" --port 8100',
+        "--hf_token=abc123XYZ",
+        "-api-key abc123XYZ",
+        "docker run -e HF_TOKEN=abc123XYZ -e NCCL_DEBUG=INFO vllm",
+        # Variables, whatever stands around the word.
+        "export HF_TOKEN='two words abc123XYZ'",
+        "AWS_SECRET_ACCESS_KEY=abc123XYZ",
+        "AWS_ACCESS_KEY_ID=abc123XYZ",
+        "DB_PASSWORD_2=abc123XYZ",
+        "HF_TOKEN_2=abc123XYZ",
+        "PGPASSWORD=abc123XYZ",
+        "SSH_PASSPHRASE=abc123XYZ",
+        "password=1234567",
+        "environ({'WANDB_API_KEY': 'two words abc123XYZ', 'PATH': '/bin'})",
+        "api_key: [first, abc123XYZ]",
+        # Headers.
+        "X-Api-Key: abc123XYZ",
+        "x-auth-token: abc123XYZ",
+        "Authorization: token abc123XYZ",
+        "Authorization: ApiKey abc123XYZ",
+        'Authorization: Digest username="ann", response="abc123XYZ"',
+        "Proxy-Authorization: Basic YWJjMTIzWFla abc123XYZ",
+        "Cookie: session=1; other=abc123XYZ",
+        "Set-Cookie: session=abc123XYZ; HttpOnly",
+        "headers=[(b'x-api-key', b'abc123XYZ'), (b'host', b'a')]",
+        "('authorization', 'Bearer abc123XYZ')",
+        '["x-goog-api-key", "abc123XYZ"]',
+        # URLs.
+        "redis://:abc123XYZ@10.0.0.1:6379/0",
+        "https://ann:p@ss:abc123XYZ@registry.example/v2/",
+        "https://abc123XYZ@github.example/org/repo.git",
+        "GET /v1/models?api_key=abc123XYZ&limit=3",
+        "https://h.example/f?X-Amz-Signature=abc123XYZ&X-Amz-Expires=60",
+        "https://h.example/f?sv=1&sig=abc123XYZ",
+        "https://h.example/f?access_token=abc123XYZ",
+        # What says by itself what it is.
+        "login with eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhYmMxMjNYWVoifQ.abc123XYZ",
+        "AKIAabc123XYZ".replace("abc123XYZ", "ABCDEFGHIJ123456") + " password: abc123XYZ",
+        "-----BEGIN RSA PRIVATE KEY-----\nabc123XYZ\n-----END RSA PRIVATE KEY-----",
         "VLLM_API_KEY=abc123XYZ HF_HUB_OFFLINE=1",
         "non-default args: {'api_key': ['abc123XYZ'], 'port': 8100}",
         "non-default args: {'api_key': ['first', 'abc123XYZ'], 'port': 8100}",
@@ -39,7 +90,11 @@ from sparkd.diagnosis.redact import redacted, redacted_text
     ],
 )
 def test_it_is_hidden(line: str) -> None:
-    assert "abc123XYZ" not in redacted_text(line), redacted_text(line)
+    told = redacted_text(line)
+    assert "abc123XYZ" not in told, told
+    assert "1234567" not in told, told
+    assert "[hidden]" in told
+    assert redacted_text(told) == told, "once more changes nothing"
 
 
 @pytest.mark.parametrize(
@@ -53,11 +108,68 @@ def test_it_is_hidden(line: str) -> None:
         "non-default args: {'api_key': None, 'stop_token_ids': [1, 2], 'port': 8100}",
         "argv ['vllm', 'serve', '--tokenizer', '/models/big', '--max-num-batched-tokens', '8192']",
         "http://10.0.0.1:8100/v1",
+        "ssh://ann@spark-3:22",
+        "GET /v1/models?limit=3&after=x",
+        "max_tokens=64, eos_token_id=2, num_tokens: 12",
+        "vllm: error: argument --api-key: expected at least one argument",
+        "profile key_file: /var/lib/sparkd/keys/tiny",
+        "HF_TOKEN_PATH=/root/.cache/huggingface/token",
+        '["--max-num-batched-tokens", "8192", "--port", "8100"]',
+        "rank 1 on spark-2: VLLM::Worker_TP1 (pid 812) is stopped (state T)",
+        "rsync -aH --partial /models/a/ 10.78.0.3:/models/a/",
         "Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down executor.",
     ],
 )
 def test_what_explains_a_fall_stays(line: str) -> None:
     assert redacted_text(line) == line
+
+
+def test_a_flag_of_several_values_ends_at_the_next_flag() -> None:
+    line = "serve --api-key k1abc k2abc --port 8100 --hf-token t1abc --seed 7"
+    assert redacted_text(line) == "serve --api-key [hidden] --port 8100 --hf-token [hidden] --seed 7"
+    words = ["serve", "--api-key", "k1abc", "k2abc", "--port", "8100"]
+    assert redacted(words) == ["serve", "--api-key", "[hidden]", "[hidden]", "--port", "8100"]
+
+
+def test_shapes_of_json_that_keep_a_secret_from_its_name() -> None:
+    told = json.dumps(
+        redacted(
+            {
+                "env": [{"name": "HF_TOKEN", "value": "abc123XYZ"}, {"name": "NCCL_DEBUG", "value": "INFO"}],
+                "headers": [["x-api-key", "abc123XYZ"], ["accept", "text/html"]],
+                "credentials": {"user": "ann", "any": ["abc123XYZ"]},
+                "PASSWORD": 1234567,
+                "cookie": "abc123XYZ",
+                "tokens": {"prompt": 3, "generated": 12},
+                "max_tokens": 64,
+                "tokenizer": "/models/big",
+                "pem": "-----BEGIN PRIVATE KEY-----\nabc123XYZ\nabc123XYZ\n-----END PRIVATE KEY-----",
+            }
+        )
+    )
+    assert "abc123XYZ" not in told
+    assert "1234567" not in told
+    for stays in ("INFO", "text/html", "/models/big", '"generated": 12', '"max_tokens": 64', '"HF_TOKEN"'):
+        assert stays in told
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "secret" * 10_000,
+        "--api-key " * 6_000,
+        "'" * 60_000,
+        "://" * 20_000,
+        "api_key: [" * 6_000,
+        "a-" * 30_000,
+        "token='" * 9_000,
+    ],
+    ids=lambda line: line[:10],
+)
+def test_a_line_that_was_made_to_take_long_does_not(line: str) -> None:
+    began = time.process_time()
+    redacted_text(line)
+    assert time.process_time() - began < 10
 
 
 def test_what_stands_beside_a_secret_stays() -> None:
