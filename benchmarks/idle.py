@@ -1,9 +1,10 @@
 """What an idle agent costs its node: `.venv/bin/python -m benchmarks.idle [SECONDS]`.
 
-A real coordinator and a real agent, connected, nothing deployed. Wake-ups are voluntary context switches,
-processor time is schedstat's.
+A real coordinator and a real agent, connected, nothing deployed; as root it protects itself, as on a node.
+Wake-ups are voluntary context switches, processor time is schedstat's.
 """
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -17,7 +18,7 @@ def main(seconds: float) -> None:
     with tempfile.TemporaryDirectory(prefix="sparkd-idle-") as name:
         folder = Path(name)
         coordinator = Coordinator(folder, {"node-1": "node-1"}, holder=HOLDER)
-        agent = AgentProcess(folder, f"http://127.0.0.1:{coordinator.agents}")
+        agent = AgentProcess(folder, f"http://127.0.0.1:{coordinator.agents}", guest=os.getuid() != 0)
         try:
             coordinator.start()
             agent.start()

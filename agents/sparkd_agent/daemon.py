@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -118,7 +117,7 @@ class Agent:
         self.ears = Ears(limits)
         self._machine = Machine(config, sees_all="sys_ptrace" in privileges.held)
         self._facts = gather_facts(config, self.watch.sample.memory, privileges, offer)
-        self._run = secrets.token_hex(6)
+        self._run = os.urandom(6).hex()
         self._seq = 0
         self._running: dict[str, RunningRank] = {}
         self._runtime_of: dict[str, Runtime] = {}

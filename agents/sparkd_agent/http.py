@@ -17,8 +17,6 @@ _READ_BYTES = 64 * 1024
 
 class Response(NamedTuple):
     status: int
-    headers: dict[str, str]
-    """Names in lower case; of a repeated header the last value."""
     body: bytes
 
 
@@ -174,7 +172,7 @@ class Connection:
         await writer.drain()
 
     async def _receive(self, reader: asyncio.StreamReader, max_body: int) -> Response:
-        status, headers, body = 0, dict[str, str](), bytearray()
+        status, body = 0, bytearray()
         while True:
             event = self._state.next_event()
             if event is h11.NEED_DATA:
@@ -185,13 +183,12 @@ class Connection:
                 self._state.receive_data(data)
             elif isinstance(event, h11.Response):
                 status = event.status_code
-                headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
             elif isinstance(event, h11.Data):
                 body += event.data
                 if len(body) > max_body:
                     raise AnswerBroken(f"{self.address} answered with more than {max_body} bytes")
             elif isinstance(event, h11.EndOfMessage):
-                return Response(status, headers, bytes(body))
+                return Response(status, bytes(body))
             elif isinstance(event, h11.ConnectionClosed):
                 raise AnswerBroken(f"{self.address} closed the connection before answering")
 

@@ -2,7 +2,6 @@
 
 import base64
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -29,6 +28,8 @@ def place_files(root: Path, files: Mapping[str, str]) -> None:
     """
     if not files:
         return
+    import shutil  # noqa: PLC0415 - half a MiB with its compressors, for the few profiles that have files
+
     contents = {name: base64.b64decode(content, validate=True) for name, content in files.items()}
     if not all(_NAME.fullmatch(name) for name in contents):
         raise ValueError(f"not the names of files: {', '.join(contents)}")

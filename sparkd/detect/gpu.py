@@ -6,7 +6,6 @@ like. The clock tells the two faults apart: stuck in low power it is under 1 GHz
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import median
 from typing import Final, TypeVar
 
 from sparkd.records.defaults import DEFAULTS, Defaults
@@ -74,10 +73,10 @@ def _stuck_or_spinning(gpu: Gpu, moving: bool | None, limits: Defaults) -> Verdi
     if min(busy) < limits.gpu_busy_percent or max(watts) >= limits.gpu_idle_watts:
         return None
     what = (
-        f"utilisation {median(busy):.0f} %, {median(clocks):.0f} MHz and {median(watts):.1f} W over "
+        f"utilisation {_middle(busy):.0f} %, {_middle(clocks):.0f} MHz and {_middle(watts):.1f} W over "
         f"{looks[-1].at - looks[0].at:.0f} s"
     )
-    if median(clocks) < limits.gpu_slow_mhz:
+    if _middle(clocks) < limits.gpu_slow_mhz:
         reasons = looks[-1].reasons
         sure = ", and no reason for it is given" if reasons == 0 else ""
         return Verdict(
@@ -139,3 +138,8 @@ def _known(values: Iterable[T | None]) -> list[T] | None:
     found = list(values)
     known = [value for value in found if value is not None]
     return known if len(known) == len(found) else None
+
+
+def _middle(values: list[float]) -> float:
+    """`statistics.median` for numbers that are told to people, without the MiB that its module takes."""
+    return sorted(values)[len(values) // 2]

@@ -228,6 +228,8 @@ class AgentProcess:
     process: "subprocess.Popen[bytes] | None" = None
     env: dict[str, str] = field(default_factory=dict)
     """Beside the test's own."""
+    guest: bool = field(default_factory=lambda: not by_systemd())
+    """As in a local set. One that is not protects itself, and takes the machine for its node."""
 
     @property
     def stop_ranks(self) -> Path:
@@ -244,12 +246,12 @@ class AgentProcess:
         config.write_text(
             f"[node]\nid = {json.dumps(self.node)}\nname = {json.dumps(self.node)}\n"
             'address = "127.0.0.1"\nfabric_interface = "lo"\n'
-            f"local = {json.dumps(not by_systemd())}\n"
+            f"local = {json.dumps(self.guest)}\n"
             f"[coordinator]\nurls = {json.dumps([*self.earlier_urls, self.url])}\n"
             f"holder = {json.dumps(self.holder)}\ntoken_file = {json.dumps(str(token))}\n"
             + (f"identity = {json.dumps(str(self.identity))}\n" if self.identity else "")
             # Everything of a test is its own user's.
-            + ('[rank]\nuser = "root"\n' if by_systemd() else "")
+            + ("" if self.guest else '[rank]\nuser = "root"\n')
             + f"[engine.default]\npython = {json.dumps(str(engine))}\n"
             f"[models]\nroots = [{json.dumps(str(self.folder))}]\n"
             f"[state]\ndir = {json.dumps(str(self.folder / 'state'))}\n"

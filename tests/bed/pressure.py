@@ -174,12 +174,18 @@ class PressedNode:
 
 
 @contextmanager
-def pressed_node(folder: Path, engine: str, floor: int, **names: object) -> Iterator[PressedNode]:
-    """A real agent whose engine is one of the programs above; the coordinator is silent about the memory."""
+def pressed_node(
+    folder: Path, engine: str, floor: int, *, guest: bool | None = None, **names: object
+) -> Iterator[PressedNode]:
+    """A real agent whose engine is one of the programs above; the coordinator is silent about the memory.
+
+    `guest`: see AgentProcess; None: as tests are run.
+    """
     need = MemoryNeed(floor_loading_bytes=floor, floor_serving_bytes=floor)
     spec = rank_spec("sparkd-t-g1-r0", memory=need)
     with ScriptedCoordinator() as script:
         agent = AgentProcess(folder, script.url)
+        agent.guest = agent.guest if guest is None else guest
         agent.start()
         values = {"python": sys.executable, "go": str(folder / "go"), **names}
         (folder / "engine").write_text(engine.format(**values))

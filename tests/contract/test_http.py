@@ -57,7 +57,7 @@ def test_request_and_answer_arrive_whole() -> None:
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heard.append(await read_request(reader))
-        writer.write(b"HTTP/1.1 201 Created\r\nX-Thing: A\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(b"HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n")
         writer.write(b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n")
 
     async def run() -> None:
@@ -66,7 +66,6 @@ def test_request_and_answer_arrive_whole() -> None:
                 address, "POST", "/x?y=1", headers={"Authorization": "Bearer k"}, body=b"{}"
             )
             assert answer.status == 201
-            assert answer.headers["x-thing"] == "A"
             assert answer.body == b"abc"
             (head, body) = heard[0]
             assert head.startswith("POST /x?y=1 HTTP/1.1\r\n")

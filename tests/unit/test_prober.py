@@ -17,7 +17,7 @@ CANARY = Canary(({"role": "user", "content": "12 x 7?"},), contains="84", timeou
 
 def completion(tokens: int = 1, **message: str | None) -> Response:
     body = {"choices": [{"index": 0, "message": message}], "usage": {"completion_tokens": tokens}}
-    return Response(200, {}, msgspec.json.encode(body))
+    return Response(200, msgspec.json.encode(body))
 
 
 class Api:
@@ -40,7 +40,7 @@ class Api:
         max_body: int = 1 << 20,
     ) -> Response:
         if method == "GET":
-            return Response(200, {}, b"")
+            return Response(200, b"")
         self.asked.append(body)
         self.keys.add((headers or {}).get("authorization", ""))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -87,8 +87,8 @@ def test_right_answers(answer: Response) -> None:
     [
         (completion(content="It is 85."), 'answered "It is 85.", which lacks "84"'),
         (completion(tokens=0, content=""), "without a token"),
-        (Response(400, {}, b'{"error": "max_tokens is too large"}'), "HTTP 400"),
-        (Response(404, {}, b"no such model"), "no such model"),
+        (Response(400, b'{"error": "max_tokens is too large"}'), "HTTP 400"),
+        (Response(404, b"no such model"), "no such model"),
     ],
 )
 def test_wrong_answers_are_final(answer: Response, told: str) -> None:
@@ -103,9 +103,9 @@ def test_wrong_answers_are_final(answer: Response, told: str) -> None:
     [
         NotConnected("127.0.0.1:8100 cannot be reached"),
         AnswerBroken("127.0.0.1:8100 broke off"),
-        Response(503, {}, b"busy"),
-        Response(200, {}, b'{"choices": []}'),
-        Response(200, {}, b"<html>"),
+        Response(503, b"busy"),
+        Response(200, b'{"choices": []}'),
+        Response(200, b"<html>"),
     ],
 )
 def test_trouble_is_asked_about_again_and_told_in_the_end(trouble: Response | ExchangeFailed) -> None:

@@ -141,10 +141,12 @@ class Watch:
         """Until cancelled."""
         due = self._clock.now().mono
         while True:
-            self.late_s = max(0.0, self._clock.now().mono - due)
-            self.look()
-            pause = self._pause()
-            due = self._clock.now().mono + pause
+            now = self._clock.now().mono
+            self.late_s = max(0.0, now - due)
+            if now >= self.looked_at + self._pause():  # unless a report has looked meanwhile
+                self.look()
+            due = self.looked_at + self._pause()
+            pause = max(0.0, due - self._clock.now().mono)
             timer = asyncio.get_running_loop().call_later(pause, self._wake.set)
             await self._wake.wait()
             timer.cancel()
