@@ -170,6 +170,7 @@ class Agent:
             spec = specs.get(handle.name)
             if spec is None:
                 if not self._is_alive(handle):
+                    self._spawn(runtime.stop(handle))
                     continue
                 # The ledger was lost. What the rank was is lost with it, that it runs is not.
                 spec = unknown_spec(handle.name)
@@ -184,7 +185,8 @@ class Agent:
         passed("agent.24-adoption-done")
 
     def _is_alive(self, handle: RankHandle) -> bool:
-        return any(ref is not None and self._procfs.alive(ref) for ref in (handle.shim, handle.leader))
+        known = (ref for ref in (handle.shim, handle.leader) if ref is not None)
+        return handle.coming_up or any(map(self._procfs.alive, known))
 
     async def look_after_ranks(self) -> None:
         """Once a beat: read new log lines, judge progress. Until cancelled; asleep while there is no rank."""

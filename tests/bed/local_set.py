@@ -76,6 +76,10 @@ class Bed:
     programs: Programs = field(default_factory=Programs)
     daemons: set[Daemon] = field(default_factory=set)
     more_env: dict[str, str] = field(default_factory=dict)
+    image: str | None = None
+    """What deployments run in, unless a test says otherwise; None: the engine."""
+    sets: tuple[str, ...] = ()
+    """Of every deployment."""
 
     def __post_init__(self) -> None:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPARKD_", "XDG_"))}
@@ -116,8 +120,8 @@ class Bed:
         """Ask for the tiny profile under a name, on a port of its own, with hardly any back-off."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        asked = (f"api.port={port}", "restart.backoff_s=0.01", *sets)
-        intent = resolve(load_profile("tiny"), sets=asked, image=image).intent
+        asked = (f"api.port={port}", "restart.backoff_s=0.01", *self.sets, *sets)
+        intent = resolve(load_profile("tiny"), sets=asked, image=image or self.image).intent
         deployment = Deployment(self, name)
         self.client.up(name, intent)
         return deployment
@@ -148,8 +152,19 @@ def local_bed(
     programs: Programs | None = None,
     *,
     more_env: dict[str, str] | None = None,
+    image: str | None = None,
+    sets: tuple[str, ...] = (),
 ) -> Iterator[Bed]:
-    bed = Bed(folder, engine, models, nodes, programs or Programs(), more_env=more_env or {})
+    bed = Bed(
+        folder,
+        engine,
+        models,
+        nodes,
+        programs or Programs(),
+        more_env=more_env or {},
+        image=image,
+        sets=sets,
+    )
     bed.start()
     try:
         yield bed

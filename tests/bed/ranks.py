@@ -18,22 +18,28 @@ from sparkd_agent.exits import wait_status
 from sparkd_agent.logs import RankLog
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
-from sparkd_agent.runtime.base import RankHandle, Runtime, make_launch
+from sparkd_agent.runtime.base import RankHandle, Runtime, make_inner_launch, make_launch
 from sparkd_agent.runtime.manager import SystemBus
 from sparkd_agent.runtime.process import ProcessRuntime
 from sparkd_agent.runtime.systemd import SystemdRuntime
 from sparkd_agent.shm import ShmJanitor
 from sparkd_agent.supervisor import RankSupervisor, RankView
+from tests.bed.containers import HOSTILE, container_runtime, pinned, socket_of_tests
 
-HOSTILE = Path(__file__).with_name("hostile.py")
 RUNTIME_VARIABLE = "SPARKD_TESTS_RUNTIME"
-"""Where PID 1 is systemd, `systemd` makes every rank a unit: the lab runs these tests that way too."""
+"""Where PID 1 is systemd, `systemd` makes every rank a unit: the lab runs these tests that way too. `docker`
+makes each a container of the engine that `containers.py` names: `make docker` does that.
+"""
 PATIENCE_S = 30.0
 """For what takes well under a second on an idle machine."""
 
 
 def by_systemd() -> bool:
     return os.environ.get(RUNTIME_VARIABLE) == "systemd"
+
+
+def by_docker() -> bool:
+    return os.environ.get(RUNTIME_VARIABLE) == "docker"
 
 
 def rank_spec(name: str, *args: str, env: dict[str, str] | None = None, **more: object) -> RankSpec:
@@ -43,7 +49,7 @@ def rank_spec(name: str, *args: str, env: dict[str, str] | None = None, **more: 
         generation=1,
         rank=0,
         ranks=1,
-        runtime="systemd" if by_systemd() else "process",
+        runtime="docker" if by_docker() else "systemd" if by_systemd() else "process",
         engine="default",
         args=args,
         env=env or {},
@@ -118,11 +124,21 @@ class RankBed:
         self.limits = limits
         self.procfs = ProcFs()
         self.janitor = ShmJanitor(self.procfs, shm)
-        kind = SystemdRuntime if by_systemd() else ProcessRuntime
-        self.runtime: Runtime = kind(folder / "ranks", procfs=self.procfs, limits=limits)
+        self.runtime = self._runtime()
         self.ranks: list[Rank] = []
 
+    def _runtime(self, *command: str) -> Runtime:
+        if by_docker():
+            return container_runtime(
+                self.folder, socket_of_tests(), procfs=self.procfs, limits=self.limits, command=command
+            )
+        kind = SystemdRuntime if by_systemd() else ProcessRuntime
+        return kind(self.folder / "ranks", procfs=self.procfs, limits=self.limits)
+
     async def launch(self, spec: RankSpec, *command: str) -> RankHandle:
+        if by_docker():
+            spec = replace(spec, image=pinned(self.folder, socket_of_tests()))
+            return await self._runtime(*command).start(spec, make_inner_launch(spec, rank_env={}))
         launch = make_launch(
             spec,
             command or (sys.executable, "-I", "-S", str(HOSTILE)),

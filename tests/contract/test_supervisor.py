@@ -12,7 +12,16 @@ import pytest
 from sparkd.errors import Spent
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
-from tests.bed.ranks import Rank, RankBed, by_systemd, kernel_tells, rank_bed, rank_spec, until
+from tests.bed.ranks import (
+    Rank,
+    RankBed,
+    by_docker,
+    by_systemd,
+    kernel_tells,
+    rank_bed,
+    rank_spec,
+    until,
+)
 
 NAME = f"sparkd-t{os.getpid()}-g1-r0"
 """Names are what ranks are found by: those of two test processes must differ."""
@@ -182,7 +191,7 @@ def test_a_killed_shim_is_a_fall_and_nothing_survives_it(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(
-    by_systemd(), reason="systemd is the shim's parent there, and takes note of its end itself"
+    by_systemd() or by_docker(), reason="the shim's parent takes note of its end itself there"
 )
 @pytest.mark.skipif(not kernel_tells(), reason="PIDFD_INFO_EXIT came with Linux 6.15")
 def test_how_a_shim_ended_is_waited_for_until_its_parent_has_taken_note(tmp_path: Path) -> None:
@@ -502,6 +511,8 @@ def test_a_folder_without_a_record_is_a_rank_that_was_never_started(tmp_path: Pa
         folder.create()
         if by_systemd():
             folder.unit.touch()  # the agent died before it asked for the unit
+        if by_docker():
+            folder.container.touch()
         view = await (await adopt(bed, NAME)).gone()
         assert view.fell == "its shim was never started"
 

@@ -3,46 +3,37 @@
 import itertools
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.bed.containers import BED, IMAGE
 from tests.bed.stand_in import VERSION
 from tests.docker.engine import DockerEngine, docker_engine
 from tests.lab.image import image as lab_root
 
-BED = Path(__file__).parents[1] / "bed"
 SITE = "usr/lib/python3/dist-packages"
 STAND_IN = """
 import os, sys
 sys.path.insert(0, {bed!r})
 sys.argv[1:1] = ["-m", "vllm.entrypoints.cli.main"]
 from stand_in.launcher import main
-main(os.environ["STAND_IN_FOLDER"], sys.executable)
+main(os.environ.get("STAND_IN_FOLDER", "/"), sys.executable)
 """
-"""A vLLM for an image: its code comes with a model root, so that a test can configure it."""
-IMAGE = "sparkd-tests/stand-in:1"
+"""A vLLM for an image: its code comes with a model root. A test that configures it says by which folder."""
 NOTHING = "sparkd-tests/nothing:1"
 """An image in which nothing can be executed."""
 _COUNT = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def stand_in_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `configure` wants: read by every rank."""
-    return tmp_path_factory.mktemp("stand-in")
-
-
-@pytest.fixture(scope="session")
-def shared_engine(tmp_path_factory: pytest.TempPathFactory, stand_in_folder: Path) -> Iterator[DockerEngine]:
+def shared_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerEngine]:
     with docker_engine(tmp_path_factory.mktemp("docker") / "engine") as engine:
         files = {f"{SITE}/vllm/entrypoints/cli/main.py": STAND_IN.format(bed=str(BED))}
         for package in ("vllm", "vllm/entrypoints", "vllm/entrypoints/cli"):
             files[f"{SITE}/{package}/__init__.py"] = ""
         metadata = f"Metadata-Version: 2.1\nName: vllm\nVersion: {VERSION}\n"
         files[f"{SITE}/vllm-{VERSION}.dist-info/METADATA"] = metadata
-        changes = ("ENV FROM_IMAGE=yes", f"ENV STAND_IN_FOLDER={stand_in_folder}")
-        engine.import_folder(IMAGE, lab_root(), files, *changes)
+        engine.import_folder(IMAGE, lab_root(), files, "ENV FROM_IMAGE=yes")
         engine.import_files(NOTHING, {"etc/nothing": ""})
         yield engine
 

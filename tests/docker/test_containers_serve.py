@@ -2,43 +2,34 @@
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.bed.local_set import Bed, Deployment, all_gone, ask, local_bed, until
-from tests.bed.stand_in import configure, make_stand_in
+from tests.bed.local_set import Bed, Deployment, all_gone, ask, until
+from tests.bed.stand_in import configure
+from tests.bed.stand_in_bed import stand_in_bed
 from tests.bed.stream import Stream
-from tests.docker.conftest import BED, IMAGE, NOTHING
+from tests.docker.conftest import IMAGE, NOTHING
 from tests.docker.engine import DockerEngine
 
 _COUNT = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def shared_bed(
-    shared_engine: DockerEngine, stand_in_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Bed]:
-    folder = tmp_path_factory.mktemp("set")
-    models = folder / "models"
-    (models / "tiny").mkdir(parents=True)
-    (models / "tiny" / "config.json").write_text("{}")
-    env = {
-        "DOCKER_HOST": f"unix://{shared_engine.socket}",
-        "SPARKD_MODELS": f"{models}:{BED}:{stand_in_folder}",
-    }
-    with local_bed(folder, make_stand_in(folder / "engine"), models, more_env=env) as bed:
+def shared_bed(shared_engine: DockerEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    with stand_in_bed(tmp_path_factory.mktemp("set"), docker=str(shared_engine.socket)) as bed:
         yield bed
 
 
 @pytest.fixture
-def bed(shared_bed: Bed, stand_in_folder: Path, engine: DockerEngine) -> Iterator[Bed]:
+def bed(shared_bed: Bed, engine: DockerEngine) -> Iterator[Bed]:
     """Whatever the test deployed is down afterwards, and nothing of it is left in the engine."""
-    configure(stand_in_folder, EXIT_DELAY_S=None, STEP_S=None)
+    configure(shared_bed.folder / "engine", EXIT_DELAY_S=None, STEP_S=None)
     shared_bed.start()
     yield shared_bed
     shared_bed.start()
@@ -105,9 +96,9 @@ def test_a_site_names_its_image_once(bed: Bed, engine: DockerEngine, name: str) 
 
 
 def test_all_daemons_and_the_engine_are_killed_while_a_completion_streams(
-    bed: Bed, engine: DockerEngine, stand_in_folder: Path, name: str
+    bed: Bed, engine: DockerEngine, name: str
 ) -> None:
-    configure(stand_in_folder, STEP_S=0.02)
+    configure(bed.folder / "engine", STEP_S=0.02)
     deployment = bed.up(name, image=IMAGE)
     before = deployment.ready()
     alive = deployment.all_processes()
@@ -121,9 +112,91 @@ def test_all_daemons_and_the_engine_are_killed_while_a_completion_streams(
     assert (after.generation, after.falls) == (before.generation, before.falls)
     assert [rank.pid for rank in after.ranks] == [rank.pid for rank in before.ranks]
     engine.start()
-    configure(stand_in_folder, STEP_S=None)
+    configure(bed.folder / "engine", STEP_S=None)
     assert stream.rest() == 500
     assert deployment.all_processes() == alive
+
+
+@pytest.mark.parametrize("how", ["killed", "restarted"])
+def test_an_engine_with_live_restore_may_go_while_a_gang_serves(
+    bed: Bed, engine: DockerEngine, name: str, how: str
+) -> None:
+    configure(bed.folder / "engine", STEP_S=0.02)
+    deployment = bed.up(name, image=IMAGE)
+    before = deployment.ready()
+    alive = deployment.all_processes()
+    stream = Stream(deployment, tokens=300)
+    engine.kill() if how == "killed" else engine.stop()
+    seen = stream.tokens
+    until(lambda: stream.tokens > seen + 10, "tokens without an engine")
+    engine.start()
+    configure(bed.folder / "engine", STEP_S=None)
+    assert stream.rest() == 300
+    after = deployment.ready()
+    assert (after.generation, after.falls) == (before.generation, 0)
+    assert deployment.all_processes() == alive
+    # It is looked after as before, and the engine knows of its containers.
+    os.kill(deployment.process(1, "VLLM::Worker").pid, signal.SIGKILL)
+    again = deployment.ready(generation=before.generation + 1)
+    all_gone(alive)
+    assert again.falls == 1
+    until(lambda: names(engine) == {deployment.rank_name(0), deployment.rank_name(1)}, "the old to go")
+
+
+@pytest.mark.parametrize("how", ["killed", "restarted"])
+def test_an_engine_without_live_restore_takes_its_ranks_along_and_the_gang_comes_back(
+    bed: Bed, engine: DockerEngine, name: str, how: str
+) -> None:
+    engine.stop()
+    engine.start(live_restore=False)
+    deployment = bed.up(name, "restart.budget=9", image=IMAGE)
+    before = deployment.ready()
+    alive = deployment.all_processes()
+    if how == "killed":
+        engine.kill()
+        # An engine that was killed ends nobody before it is back.
+        assert ask(deployment, "12 x 7") == "84"
+    else:
+        engine.stop()
+    engine.start(live_restore=False)
+    after = deployment.ready(generation=before.generation + 1)
+    all_gone(alive)
+    assert after.falls >= 1
+    assert ask(deployment, "12 x 7") == "84"
+    until(lambda: names(engine) == {deployment.rank_name(0), deployment.rank_name(1)}, "two containers")
+    deployment.down()
+    engine.stop()
+    engine.start()
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["running", "ended"])
+def test_an_agent_that_lost_its_state_leaves_no_container_behind(
+    bed: Bed, engine: DockerEngine, name: str, *, runs: bool
+) -> None:
+    """Ledger, folders, all of it: what runs is adopted by what its container says, what ended is removed. The
+    containers of the other agent on this engine are none of its business.
+    """
+    deployment = bed.up(name, image=IMAGE)
+    before = deployment.ready()
+    mine, others = deployment.rank_name(1), deployment.rank_name(0)
+    alive = deployment.all_processes()
+    (bystander,) = [row for row in engine.containers() if row["Names"] == [f"/{others}"]]
+    bed.kill(bed.local.agents[1])
+    if not runs:
+        for process in deployment.processes(1):
+            os.kill(process.pid, signal.SIGKILL)
+        until(lambda: names(engine) == {others}, "the end of the container")
+        assert mine in {row["Names"][0].lstrip("/") for row in engine.containers()}
+    shutil.rmtree(bed.paths.local / "agents" / "2" / "state")
+    bed.start()
+    after = deployment.ready(generation=before.generation if runs else before.generation + 1)
+    if runs:
+        assert (after.generation, after.falls) == (before.generation, 0)
+        assert deployment.all_processes() == alive
+        assert bystander["Id"] in {row["Id"] for row in engine.containers()}
+        deployment.down()
+    until(lambda: mine not in {row["Names"][0].lstrip("/") for row in engine.containers()}, "its removal")
+    all_gone(alive)
 
 
 def test_an_image_that_is_not_there(bed: Bed, name: str) -> None:

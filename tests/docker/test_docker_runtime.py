@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from sparkd.errors import RankNotStarted, Spent
-from sparkd.records.rank import PinnedImage
 from sparkd_agent.account import Account
 from sparkd_agent.runtime.base import RankHandle, make_inner_launch
 from sparkd_agent.runtime.docker import DockerRuntime
 from sparkd_agent.runtime.docker_api import DockerApi
 from sparkd_agent.runtime.images import Images
-from tests.bed.ranks import HOSTILE, Rank, RankBed, rank_bed, rank_spec, until
+from tests.bed.containers import container_runtime, pinned
+from tests.bed.ranks import Rank, RankBed, rank_bed, rank_spec, until
 from tests.docker.conftest import IMAGE, NOTHING
 from tests.docker.engine import DockerEngine
 
@@ -30,29 +30,24 @@ class DockerBed:
     def __init__(self, bed: RankBed, engine: DockerEngine, roots: tuple[str, ...] = ()) -> None:
         self.bed = bed
         self.engine = engine
-        self.roots = (str(HOSTILE.parent), *roots)
+        self.roots = roots
         bed.runtime = self.runtime()
 
     def runtime(self, socket_path: str | None = None) -> DockerRuntime:
         """Another one is another run of the agent."""
-        api = DockerApi(socket_path or str(self.engine.socket), 20.0)
-        return DockerRuntime(
-            self.bed.folder / "ranks",
-            api,
-            Images(api, self.bed.folder / "images"),
-            caches=self.bed.folder / "caches",
-            roots=self.roots,
+        return container_runtime(
+            self.bed.folder,
+            socket_path or str(self.engine.socket),
             procfs=self.bed.procfs,
             limits=self.bed.limits,
-            command=("python3", "-I", "-S", str(HOSTILE)),
+            roots=self.roots,
         )
 
     async def start(
         self, name: str, *args: str, account: Account | None = None, image: str = IMAGE, **more: object
     ) -> Rank:
-        identity = Images(self.engine.api, self.bed.folder / "images").find(image).identity
-        pinned = PinnedImage(image, identity)
-        spec = rank_spec(name, *args, runtime="docker", image=pinned, **more)  # type: ignore[arg-type] - passed
+        content = pinned(self.bed.folder, str(self.engine.socket), image)
+        spec = rank_spec(name, *args, runtime="docker", image=content, **more)  # type: ignore[arg-type] - passed
         launch = make_inner_launch(spec, rank_env={"FROM_NODE": "x"}, account=account)
         return self.bed.supervise(await self.bed.runtime.start(spec, launch), spec)
 
@@ -67,8 +62,11 @@ class DockerBed:
 
 
 @asynccontextmanager
-async def docker_bed(folder: Path, engine: DockerEngine, *roots: str) -> AsyncIterator[DockerBed]:
-    async with rank_bed(folder) as bed:
+async def docker_bed(
+    folder: Path, engine: DockerEngine, *roots: str, **limits: float
+) -> AsyncIterator[DockerBed]:
+    folder.mkdir(exist_ok=True)
+    async with rank_bed(folder, **limits) as bed:
         yield DockerBed(bed, engine, roots)
 
 
@@ -127,26 +125,58 @@ def _mount_options(pid: int) -> dict[str, list[str]]:
     return {fields[1]: fields[3].split(",") for fields in lines}
 
 
+DAC_OVERRIDE, KILL, SETGID, SETUID = 1 << 1, 1 << 5, 1 << 6, 1 << 7
+
+
+def status_of(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def capabilities(pid: int, which: str = "CapEff") -> int:
+    return int(status_of(pid)[which], 16)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes others")
 def test_a_rank_is_the_nodes_user_and_its_shim_is_not(
     tmp_path: Path, engine: DockerEngine, name: str
 ) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root becomes others")
-
     async def test() -> None:
         async with docker_bed(tmp_path, engine) as bed:
             rank = await bed.start(name, "wait", account=ANYBODY)
             await rank.says("ready")
-            fields = dict(
-                line.split(":\t", 1)
-                for line in Path(f"/proc/{rank.leader}/status").read_text().splitlines()
-                if ":\t" in line
-            )
+            fields = status_of(rank.leader)
             assert fields["Uid"].split() == ["4711"] * 4
             assert fields["Gid"].split() == ["4712"] * 4
             assert fields["Groups"].split() == ["4712", "4713"]
-            assert int(fields["CapEff"], 16) == 0
-            assert fields["NoNewPrivs"] == "1"
+            for kind in ("CapEff", "CapPrm", "CapInh", "CapAmb"):
+                assert capabilities(rank.leader, kind) == 0, kind
+            assert capabilities(rank.shim) == KILL | SETGID | SETUID, "to become the rank, and to end it"
+            for pid in (rank.leader, rank.shim):
+                assert status_of(pid)["NoNewPrivs"] == "1"
+                assert capabilities(pid, "CapBnd") == KILL | SETGID | SETUID, "no way to more"
+
+    asyncio.run(test())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's ranks are root")
+@pytest.mark.parametrize("account", [None, Account("root", 0, 0, "root", (0, 44), "/root")])
+def test_a_rank_that_is_root_has_one_capability(
+    tmp_path: Path, engine: DockerEngine, name: str, account: Account | None
+) -> None:
+    """It may read models of other users, within its mounts; with it go shim and rank alike."""
+
+    async def test() -> None:
+        async with docker_bed(tmp_path, engine) as bed:
+            rank = await bed.start(name, "worker", account=account)
+            worker = int((await rank.says("worker")).split()[1])
+            for pid in (rank.leader, rank.shim, worker):
+                assert status_of(pid)["Uid"].split() == ["0"] * 4
+                assert status_of(pid)["NoNewPrivs"] == "1"
+                for kind in ("CapEff", "CapPrm", "CapBnd"):
+                    assert capabilities(pid, kind) == DAC_OVERRIDE, kind
+            rank.supervisor.kill("enough")
+            assert (await rank.gone()).state == "gone"
 
     asyncio.run(test())
 
@@ -216,8 +246,6 @@ def test_a_name_that_is_somebody_elses(tmp_path: Path, engine: DockerEngine, nam
             assert alien.view.state == "running"
             assert engine.inspect(name)["State"]["Running"]
 
-    (tmp_path / "other").mkdir()
-    (tmp_path / "mine").mkdir()
     asyncio.run(test())
 
 
@@ -276,6 +304,98 @@ def _log_bytes(rank: Rank) -> int:
     return int(newest.name) + newest.stat().st_size
 
 
+# Orphans: containers whose rank nobody looks after any more. ----------------------------------------------
+
+
+def states(engine: DockerEngine) -> dict[str, str]:
+    return {row["Names"][0].lstrip("/"): row["State"] for row in engine.containers()}
+
+
+def test_what_outlived_the_patience_with_its_engine_goes_at_the_next_start(
+    tmp_path: Path, engine: DockerEngine, name: str
+) -> None:
+    async def test() -> None:
+        async with docker_bed(tmp_path, engine, docker_tidy_s=0.1) as bed:
+            first = await bed.start(name, "wait")
+            await first.says("ready")
+            engine.kill()
+            first.supervisor.kill("enough")
+            assert (await first.gone()).state == "gone"
+            await bed.bed.runtime.stop(first.handle)
+            engine.start()
+            bed.bed.runtime.forget(name)
+            await until(lambda: states(engine) == {name: "exited"}, "the container without a folder")
+            second = await bed.start(name.replace("-g", "-g1000"), "wait")
+            assert states(engine) == {second.handle.name: "running"}
+
+    asyncio.run(test())
+
+
+def test_of_a_lost_state_the_next_run_finds_what_ended_and_what_runs(
+    tmp_path: Path, engine: DockerEngine, name: str
+) -> None:
+    """And nothing of another agent, though it has the same labels."""
+
+    async def test() -> None:
+        async with (
+            docker_bed(tmp_path / "other", engine) as other,
+            docker_bed(tmp_path / "mine", engine) as bed,
+        ):
+            ended, runs = name, name.replace("-g", "-g1000")
+            alien = await other.start(name.replace("-g", "-g2000"), "exits", "0")
+            await alien.gone()
+            one, two = await bed.start(ended, "exits", "0"), await bed.start(runs, "wait")
+            await one.gone()
+            (tmp_path / "mine" / "ranks").rename(tmp_path / "lost")
+            found = {handle.name: handle for handle in bed.runtime().list()}
+            assert set(found) == {ended, runs}
+            assert (found[ended].shim, found[ended].coming_up) == (None, False)
+            assert found[runs].shim == two.handle.shim
+            await bed.bed.runtime.stop(found[ended])
+            assert states(engine) == {runs: "running", alien.handle.name: "exited"}
+            (tmp_path / "lost").rename(tmp_path / "mine" / "ranks")
+
+    asyncio.run(test())
+
+
+def test_an_orphan_that_runs_is_ended_before_a_rank_is_started_beside_it(
+    tmp_path: Path, engine: DockerEngine, name: str
+) -> None:
+    """The agent began without its state and without an engine: it could not know of it."""
+
+    async def test() -> None:
+        async with docker_bed(tmp_path, engine) as bed:
+            orphan = await bed.start(name, "daemons")
+            await orphan.says("daemon")
+            orphan.task.cancel()
+            bed.bed.ranks.remove(orphan)
+            (tmp_path / "ranks").rename(tmp_path / "lost")
+            inside = group_of(orphan.handle)
+            assert len(inside) == 5, "shim, leader and three daemons"
+            fresh = await bed.start(name.replace("-g", "-g1000"), "wait")
+            assert not [pid for pid in inside if bed.bed.procfs.stat(pid)]
+            assert states(engine) == {fresh.handle.name: "running"}
+
+    asyncio.run(test())
+
+
+def test_what_an_agent_looked_into_an_image_with_is_removed_by_the_next(
+    tmp_path: Path, engine: DockerEngine
+) -> None:
+    mine, other = Images(engine.api, tmp_path / "mine"), Images(engine.api, tmp_path / "other")
+    for images in (mine, other):
+        labels = {
+            "sparkd.look": "x",
+            "sparkd.folder": str(tmp_path / ("mine" if images is mine else "other")),
+        }
+        engine.api.ask("POST", "/containers/create", {"Image": IMAGE, "Cmd": ["true"], "Labels": labels})
+    mine.tidy()
+    (left,) = engine.containers()
+    assert left["Labels"]["sparkd.folder"] == str(tmp_path / "other")
+    other.tidy()
+    assert engine.containers() == []
+
+
 def test_an_engine_that_comes_back_with_live_restore_keeps_it(
     tmp_path: Path, engine: DockerEngine, name: str
 ) -> None:
@@ -323,7 +443,7 @@ def test_an_engine_that_says_nothing(tmp_path: Path, engine: DockerEngine, name:
                 DockerApi(path, 0.2),
                 Images(DockerApi(path, 0.2), tmp_path / "images"),
                 caches=tmp_path / "caches",
-                limits=bed.bed.limits.__class__(docker_tidy_s=0.1),
+                limits=bed.bed.limits.__class__(docker_tidy_s=0.1, docker_look_s=0.1),
             )
             with pytest.raises(RankNotStarted, match=r"Docker does not answer on this node.*restart docker"):
                 await bed.start(name, "wait")

@@ -145,12 +145,15 @@ def with_entrypoint(entrypoint: tuple[str, ...], command: tuple[str, ...]) -> tu
 
 
 def _capabilities(user: str, becomes: int) -> Iterable[str]:
-    """Only root's shim needs any: to become somebody else, and to end what it became. A rank that *is* root
-    reads models of other users, as it would without a container.
+    """Only root's shim needs any: to become somebody else, and to end what it became; the rank has none then.
+
+    A rank that *is* root reads models of other users, as it would without a container. Of the two
+    capabilities for that it gets the one that reaches no further than its mounts: DAC_READ_SEARCH opens any
+    file of the node by its handle.
     """
     if not user.startswith("0:"):
         return ()
-    return ("KILL", "SETGID", "SETUID", *(("DAC_OVERRIDE",) if becomes == 0 else ()))
+    return ("DAC_OVERRIDE",) if becomes == 0 else ("KILL", "SETGID", "SETUID")
 
 
 def _mount(mount: Mount) -> dict[str, Any]:

@@ -51,7 +51,7 @@ log = logging.getLogger("sparkd.agent")
 _STDIN: Final = 0
 _AGAIN_S: Final = 1.0
 """Between two questions to an engine that does not answer."""
-_CAME_UP: Final = ("created", "running", "restarting", "paused")
+_MAY_RUN: Final = ("running", "restarting", "paused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,15 @@ class _Container:
     state: str
     folder: str
     pid: int
+    has_folder: bool
 
     @property
     def may_run(self) -> bool:
-        return self.state in _CAME_UP and self.state != "created"
+        return self.state in _MAY_RUN
+
+    @property
+    def is_looked_after(self) -> bool:
+        return self.may_run and self.has_folder
 
 
 class DockerRuntime:
@@ -101,18 +106,19 @@ class DockerRuntime:
         folder = make_folder(self._ranks, spec)
         try:
             folder.container.touch(0o600)
+            await self._clear(spec.name)
             attached = await asyncio.to_thread(self._ask_for, folder, spec, launch)
         except OSError as error:
             raise RankNotStarted(f"{spec.name}: no container could be asked for: {error}") from error
         except (DockerUnreachable, DockerRefused) as error:
-            await self._abandon(folder)
+            await self._abandon(spec.name)
             raise RankNotStarted(f"{spec.name}: no container: {in_words(error)}") from error
         passed("agent.7-shim-spawned")
         try:
             answer = await self._answer(folder, attached)
             handle = self._with_group(started(folder, answer))
         except BaseException:
-            await self._abandon(folder)
+            await self._abandon(spec.name)
             raise
         finally:
             attached.close()
@@ -120,12 +126,15 @@ class DockerRuntime:
         return handle
 
     def list(self) -> list[RankHandle]:
-        """What has a folder here, and containers of this agent whose folder was lost.
+        """What has a folder here, and containers of this agent whose folder was lost. Also those that ended:
+        the engine may have been away then.
 
         A corrupt record is a rank without known processes; raises StateTooNew for a later format. Without an
         engine that answers, folders and the kernel have to do.
         """
         containers = self._own_containers()
+        if containers is not None:
+            self._images.tidy()
         handles = []
         for folder in map(RankFolder, sorted(self._ranks.glob("*")) if self._ranks.is_dir() else ()):
             if not folder.container.exists():
@@ -135,8 +144,7 @@ class DockerRuntime:
             if handle.shim is None and (containers is None or (state is not None and state.may_run)):
                 handle = replace(handle, coming_up=True, cgroup=self._group_of(state))
             handles.append(handle)
-        orphans = (containers or {}).values()
-        return handles + [self._orphan(state) for state in orphans if state.may_run]
+        return handles + [self._orphan(state) for state in (containers or {}).values()]
 
     async def stop(self, handle: RankHandle) -> None:
         if handle.shim is not None and handle.boot == self._procfs.boot_id():
@@ -149,7 +157,7 @@ class DockerRuntime:
             except (DockerUnreachable, DockerRefused) as error:
                 why = in_words(error)
             if loop.time() > deadline:
-                log.warning("the container of %s stays until the agent's next start: %s", handle.name, why)
+                log.warning("the container of %s stays until the next start of a rank: %s", handle.name, why)
                 return None
             await asyncio.sleep(_AGAIN_S)
 
@@ -238,8 +246,12 @@ class DockerRuntime:
         env = {"PATH": DEFAULT_PATH, **of_image, **caches, **launch.env}
         if os.geteuid() != 0:
             env.setdefault("USER", "sparkd")  # an image knows no name for this user; libraries ask for one
+        account = launch.account
+        if account is not None and account.uid == os.geteuid():
+            account = None  # nobody to become, and nothing is held that becoming takes
         return replace(
             launch,
+            account=account,
             argv=with_entrypoint(image.entrypoint, self._command + launch.argv),
             env=with_plugin({name: value for name, value in env.items() if value}, plugin_folder()),
             cwd=caches["HOME"],
@@ -260,20 +272,42 @@ class DockerRuntime:
             raise RankNotStarted(f"{folder.name}: its shim gave no sign of life for {patience_s:.0f} s")
         return answer
 
-    async def _abandon(self, folder: RankFolder) -> None:
+    async def _clear(self, beside: str) -> None:
+        """End and remove what an earlier life left here and nobody looks after: a new rank is alone.
+
+        It is this agent's, by its folder, and either not running or without a folder: the engine was away
+        when the rank ended, or this agent's state was lost. Raises RankNotStarted if one cannot be ended.
+        """
+        for state in (await asyncio.to_thread(self._own_containers) or {}).values():
+            if state.rank == beside or state.is_looked_after:
+                continue
+            log.warning("the container of %s was left here (%s): it is removed", state.rank, state.state)
+            try:
+                await asyncio.wait_for(self._end(state.rank, state), self._limits.kill_proof_s)
+                await asyncio.to_thread(self._remove, state.rank, Path(state.folder))
+            except TimeoutError:
+                raise RankNotStarted(
+                    f"{beside}: {state.rank} runs here still, and SIGKILL does not end it"
+                ) from None
+            except (DockerUnreachable, DockerRefused) as error:
+                log.warning("the container of %s stays: %s", state.rank, in_words(error))
+
+    async def _abandon(self, name: str) -> None:
         """Nothing of a rank that was reported as not started may run, nor begin to run later.
 
         The shim reads no spec any more: its standard input ends with the connection.
         """
         states = await asyncio.to_thread(self._own_containers) or {}
-        group = self._group_of(states.get(folder.name))
-        members = RankMembers(
-            self._procfs, Marks(folder.name, str(folder.path), None, None, (), cgroup=group)
-        )
+        await self._end(name, states.get(name))
+        folder = str(self._ranks / name)
+        await self.stop(RankHandle(name, folder, boot="", started=Instant(0.0, 0.0)))
+
+    async def _end(self, name: str, state: _Container | None) -> None:
+        marks = Marks(name, str(self._ranks / name), None, None, (), cgroup=self._group_of(state))
+        members = RankMembers(self._procfs, marks)
         while kill_pass(members):  # noqa: ASYNC110 - nothing tells of an orphan's end
             await asyncio.sleep(self._limits.kill_repeat_s)
         members.close()
-        await self.stop(RankHandle(folder.name, str(folder.path), boot="", started=Instant(0.0, 0.0)))
 
     # Looking
 
@@ -302,7 +336,7 @@ class DockerRuntime:
             except DockerRefused:
                 return None  # gone between two questions
         folder = row["Labels"][LABEL_FOLDER]
-        return _Container(Path(folder).name, row["Id"], row["State"], folder, pid)
+        return _Container(Path(folder).name, row["Id"], row["State"], folder, pid, Path(folder).is_dir())
 
     def _orphan(self, state: _Container) -> RankHandle:
         return RankHandle(

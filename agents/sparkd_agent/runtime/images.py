@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import msgspec
 
-from sparkd.errors import DockerRefused, ImageUnusable
+from sparkd.errors import DockerRefused, DockerUnreachable, ImageUnusable
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.image import ImageFacts, ImageReport
 from sparkd_agent.config import ENGINE_MODULE, PRESENT, AgentConfig
-from sparkd_agent.runtime.container import with_entrypoint
+from sparkd_agent.runtime.container import LABEL_FOLDER, with_entrypoint
 from sparkd_agent.runtime.docker_api import DockerApi
 
 LABEL_LOOK: Final = "sparkd.look"
@@ -151,6 +151,13 @@ class Images:
             half.replace(file)
         return facts
 
+    def tidy(self) -> None:
+        """Remove what an earlier run of this agent looked with when it died. Never raises."""
+        labels = json.dumps({"label": [LABEL_LOOK, f"{LABEL_FOLDER}={self._cache}"]})
+        with contextlib.suppress(DockerRefused, DockerUnreachable):
+            for row in self._api.ask("GET", "/containers/json", query={"all": "true", "filters": labels}):
+                self._api.ask("DELETE", f"/containers/{row['Id']}", query={"force": "true", "v": "true"})
+
     def _look(self, image: Image) -> ImageFacts:
         why = ""
         for python in PYTHONS:
@@ -170,7 +177,7 @@ class Images:
             "Image": image.id,
             "Entrypoint": command,
             "Cmd": [],
-            "Labels": {LABEL_LOOK: image.identity},
+            "Labels": {LABEL_LOOK: image.identity, LABEL_FOLDER: str(self._cache)},
             "AttachStdout": True,
             "AttachStderr": True,
             "Healthcheck": {"Test": ["NONE"]},

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.bed.local_set import Bed, Deployment, local_bed, processes_of, until
-from tests.bed.stand_in import configure, make_stand_in
+from tests.bed.containers import socket_of_tests
+from tests.bed.local_set import Bed, Deployment, processes_of, until
+from tests.bed.ranks import by_docker
+from tests.bed.stand_in import configure
+from tests.bed.stand_in_bed import stand_in_bed
 
 _COUNT = itertools.count(1)
 SEGMENT_BYTES = 4096
@@ -16,10 +19,8 @@ SEGMENT_BYTES = 4096
 
 @pytest.fixture(scope="session")
 def shared_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    folder = tmp_path_factory.mktemp("falls")
-    (folder / "models" / "tiny").mkdir(parents=True)
-    (folder / "models" / "tiny" / "config.json").write_text("{}")
-    with local_bed(folder, make_stand_in(folder / "engine"), folder / "models") as bed:
+    docker = socket_of_tests() if by_docker() else None
+    with stand_in_bed(tmp_path_factory.mktemp("falls"), docker=docker) as bed:
         yield bed
 
 
