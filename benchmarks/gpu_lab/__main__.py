@@ -1,6 +1,6 @@
 """sparkd and bare vLLM, two ranks on one GPU, each fault with a stream in flight.
 
-    PYTHONPATH=.:agents python3 -m benchmarks.gpu_lab LANE... --site SITE --model DIR --out DIR [--for SECONDS]
+    PYTHONPATH=.:agents python3 -m benchmarks.gpu_lab LANE... --site SITE --model DIR --out DIR
     .venv/bin/python -m benchmarks.gpu_lab LANE... --cpu --engine PYTHON --model DIR --out DIR
 
 Lanes run side by side, each in a process, two network namespaces and a deployment of its own; one that fails
@@ -46,6 +46,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--site", type=Path)
+    parser.add_argument("--also", type=Path, nargs="*", default=[], help="Further folders of packages.")
     parser.add_argument("--engine")
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--max-len", type=int, default=32_768)
@@ -88,7 +89,7 @@ def _stop(_number: int, _frame: object) -> None:
 
 def _all(options: argparse.Namespace) -> int:
     procfs, card = ProcFs(), Card()
-    engine = options.engine or engine_of(options.site, options.out / "engine")
+    engine = options.engine or engine_of(options.site, options.out / "engine", options.also)
     words = ["--inner", "--out", options.out, "--model", options.model, "--engine", engine]
     words += ["--max-len", options.max_len, "--for", options.seconds, *(["--cpu"] if options.cpu else [])]
     _say(f"before: {card.in_words()}; UVM threads of the card: {uvm_threads() or 'none'}")
@@ -120,9 +121,8 @@ def _all(options: argparse.Namespace) -> int:
         _pack(options)
     time.sleep(2.0)
     _tell_contexts(card, context, begun)
-    _say(
-        f"after: {card.in_words()}; UVM threads of the card: {uvm_threads() or 'none'}; had to be swept: {left or 'nothing'}"
-    )
+    threads = uvm_threads() or "none"
+    _say(f"after: {card.in_words()}; UVM threads of the card: {threads}; swept: {left or 'nothing'}")
     return 0
 
 
@@ -133,9 +133,8 @@ def _tell_contexts(card: Card, before: bool | None, begun: float) -> bool | None
         return None
     now = bool(uvm_threads())
     if before is not None and now != before:
-        _say(
-            f"[{time.monotonic() - begun:6.1f}] UVM threads {'appear' if now else 'disappear'}: {len(held)} processes on the card"
-        )
+        what, at = "appear" if now else "disappear", time.monotonic() - begun
+        _say(f"[{at:6.1f}] UVM threads {what}: {len(held)} processes on the card")
     return now
 
 
@@ -156,14 +155,13 @@ def _sweep(procfs: ProcFs, out: Path) -> list[str]:
 
 
 def _is_engine_here(procfs: ProcFs, pid: int, out: Path) -> bool:
+    """A titled one hides its environment, but not where it writes."""
     if not procfs.title(pid).startswith("VLLM::"):
         return False
-    try:
-        return any(str(out) in os.readlink(f"/proc/{pid}/fd/{fd}") for fd in (1, 2)) or str(
-            out
-        ) in os.readlink(f"/proc/{pid}/exe")
-    except OSError:
-        return False
+    links = [Path(f"/proc/{pid}", name) for name in ("exe", "fd/1", "fd/2")]
+    with contextlib.suppress(OSError):
+        return any(str(out) in str(link.readlink()) for link in links)
+    return False
 
 
 def _pack(options: argparse.Namespace) -> None:

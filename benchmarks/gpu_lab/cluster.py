@@ -4,8 +4,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,19 +124,3 @@ def cluster(folder: Path, rooms: tuple[Room, Room], setting: Setting) -> Iterato
         yield made
     finally:
         made.end()
-
-
-def tails(folder: Path, most: int = 200_000) -> Mapping[str, bytes]:
-    """The ends of all logs and incidents below, by name."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if (path.is_file() and path.suffix in (".log", ".json", ".out", ".err", ".txt")) or "/log" in str(
-            path
-        ):
-            if path.is_file() and not path.is_symlink():
-                found[str(path.relative_to(folder))] = path.read_bytes()[-most:]
-    return found
-
-
-def stamp() -> str:
-    return time.strftime("%H:%M:%S")

@@ -17,9 +17,7 @@ def _served(bench: Bench, faults: tuple[str, ...]) -> None:
         deployment = do.bring_up(bench, made)
         watch = Watch(made.client, bench.lane)
         try:
-            bench.say(
-                f"a completion: {do.complete(bench.rooms[0], do.port_of(deployment), bench.lane, 'hello', 8)}"
-            )
+            bench.say(f"a completion: {do.api_of(bench, deployment).complete('hello', 8)} tokens of 8")
             do.transport(bench, made)
             for name in faults:
                 if bench.has_time(_REBOOT_S, FAULTS[name].name):

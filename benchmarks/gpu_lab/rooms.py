@@ -56,7 +56,7 @@ class Room:
         return made
 
     def within(self, act: Callable[[], T]) -> T:
-        """What `act` gives in this room's network, by a thread of its own: a socket stays where it was made."""
+        """What `act` gives in this room's network. A socket stays where it was made."""
         given: list[T] = []
         failed: list[BaseException] = []
 
@@ -87,7 +87,7 @@ class Room:
 
     def shared_memory(self) -> list[str]:
         """Names in its /dev/shm."""
-        return sorted(os.listdir(f"/proc/{self.holder.pid}/root/dev/shm"))
+        return sorted(path.name for path in Path(f"/proc/{self.holder.pid}/root/dev/shm").iterdir())
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def end(process: "subprocess.Popen[bytes]", patience_s: float) -> None:
 
 
 class Relay:
-    """Takes connections on a room's loopback and carries them to ours: agents send their token nowhere else."""
+    """From a room's loopback to ours: where agents send their token without TLS, and nowhere else."""
 
     def __init__(self, room: Room, port: int) -> None:
         self._port = port

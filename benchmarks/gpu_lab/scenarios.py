@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.gpu_lab.bare import bare_pair
 from benchmarks.gpu_lab.cluster import WAIVED, Cluster
 from benchmarks.gpu_lab.rooms import Room
-from benchmarks.gpu_lab.seen import Card, Gone, Health, Stream, complete, seconds, until
+from benchmarks.gpu_lab.seen import Api, Card, Gone, Health, Stream, seconds, until
 from benchmarks.gpu_lab.setting import Setting
 from sparkd.errors import SparkdError
 from sparkd.records.defaults import MIB
@@ -126,6 +126,10 @@ def everything(deployment: Deployment, generation: int | None = None) -> list[Pr
     return [p for rank in (0, 1) for p in processes_of(deployment.rank_name(rank, generation))]
 
 
+def api_of(bench: Bench, deployment: Deployment) -> Api:
+    return Api(bench.rooms[0], port_of(deployment), bench.lane)
+
+
 def port_of(deployment: Deployment) -> int:
     endpoint = deployment.status().endpoint
     if endpoint is None:
@@ -180,7 +184,7 @@ def _orphans(deployment: Deployment, generation: int) -> str:
 
 def _events(watch: Watch, since: float) -> list[str]:
     return [
-        f"{at - since:9.3f} {event.kind} {event.from_ or ''} -> {event.to or ''} rank {event.rank}: {event.reason}"
+        f"{at - since:9.3f} {event.kind} {event.from_} -> {event.to} rank {event.rank}: {event.reason}"
         for at, event in list(watch.seen)
     ]
 
@@ -224,8 +228,8 @@ def steadily(bench: Bench, cluster: Cluster, deployment: Deployment, watch: Watc
     costs = [measure_idle(agent.pid, min(30.0, for_s / 3)) for agent in cluster.agents]
     for name, cost in zip("ab", costs, strict=True):
         bench.say(
-            f"agent {name} beside a decoding rank: {cost.rss_bytes / MIB:.1f} MiB, {100 * cost.cores:.2f} % of a "
-            f"core, {cost.wakeups_per_s:.1f} wake-ups/s over {cost.seconds:.0f} s"
+            f"agent {name} beside a decoding rank, {cost.seconds:.0f} s: {cost.rss_bytes / MIB:.1f} MiB, "
+            f"{100 * cost.cores:.2f} % of a core, {cost.wakeups_per_s:.1f} wake-ups/s"
         )
     bench.say(f"seen: {bench.card.in_words()}; {bench.on_card(everything(deployment))}")
     for node in cluster.client.nodes():
@@ -251,12 +255,12 @@ def long_prefill(bench: Bench, deployment: Deployment, watch: Watch, prompts: in
     """Prompts of almost the whole context at once, no two alike: no token comes before they are read."""
     since = time.monotonic()
     size = bench.setting.max_len - 8
-    port = port_of(deployment)
-    answers: list[str] = []
+    api = api_of(bench, deployment)
+    answers: list[int | str] = []
 
     def ask(number: int) -> None:
         prompt = [3 + (number * 7 + at * (number + 1)) % 300 for at in range(size)]
-        answers.append(complete(bench.rooms[0], port, bench.lane, prompt, 1, min(300.0, bench.left_s())))
+        answers.append(api.complete(prompt, 1, min(300.0, bench.left_s())))
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(prompts)]
     for thread in threads:
@@ -265,7 +269,7 @@ def long_prefill(bench: Bench, deployment: Deployment, watch: Watch, prompts: in
         thread.join()
     bench.say(
         f"{prompts} prompts of {size} tokens at once: {time.monotonic() - since:.1f} s, "
-        f"{sum(one.startswith(chr(39)) or one.startswith(chr(34)) for one in answers)} answered; "
+        f"tokens {answers}; "
         f"false alarms: {alarms(watch, since)}"
     )
 

@@ -161,7 +161,10 @@ class Stream:
         if self.ended is None:
             return f"still open, {self.count} tokens, longest gap {self.longest:.1f} s"
         silent = self.ended - (self.last or self.ended)
-        return f"{self.how} after {self.ended - since:.2f} s ({silent:.2f} s after the last of {self.count} tokens)"
+        return (
+            f"{self.how} after {self.ended - since:.2f} s, "
+            f"{silent:.2f} s after the last of {self.count} tokens"
+        )
 
     def close(self) -> None:
         self.tokens = 0
@@ -212,25 +215,36 @@ def health(room: Room, port: int, path: str = "/health") -> str:
         connection.close()
 
 
-def complete(room: Room, port: int, model: str, prompt: object, tokens: int, timeout_s: float = 300.0) -> str:
-    """One completion's text, or what came instead."""
-    body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
-    connection = http.client.HTTPConnection(room.address, port)
-    try:
-        connection.sock = room.connect(port, 10.0)
-        connection.sock.settimeout(timeout_s)
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        told = answer.read().decode(errors="replace")
-        return f"HTTP {answer.status}: {told[:160]}" if answer.status != 200 else repr(text_of(told))
-    except (OSError, http.client.HTTPException) as error:
-        return repr(error)[:120]
-    finally:
-        connection.close()
+@dataclass(frozen=True, slots=True)
+class Api:
+    room: Room
+    port: int
+    model: str
 
-
-def text_of(body: str) -> str:
-    return str(json.loads(body)["choices"][0]["text"])
+    def complete(self, prompt: object, tokens: int, timeout_s: float = 300.0) -> int | str:
+        """How many tokens came, or what came instead."""
+        body = {
+            "model": self.model,
+            "prompt": prompt,
+            "max_tokens": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
+        connection = http.client.HTTPConnection(self.room.address, self.port)
+        try:
+            connection.sock = self.room.connect(self.port, 10.0)
+            connection.sock.settimeout(timeout_s)
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", "/v1/completions", json.dumps(body), headers)
+            answer = connection.getresponse()
+            told = answer.read().decode(errors="replace")
+        except (OSError, http.client.HTTPException) as error:
+            return repr(error)[:120]
+        finally:
+            connection.close()
+        if answer.status != 200:
+            return f"HTTP {answer.status}: {told[:160]}"
+        return int(json.loads(told)["usage"]["completion_tokens"])
 
 
 def until(look: Callable[[], object], what: str, patience_s: float, pause_s: float = 0.02) -> None:

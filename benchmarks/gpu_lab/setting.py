@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -83,8 +84,8 @@ class Setting:
         ]
 
 
-def engine_of(site: Path, folder: Path) -> str:
-    """A python whose packages are those of `site` before this interpreter's own: a venv made by hand."""
+def engine_of(site: Path, folder: Path, also: Sequence[Path]) -> str:
+    """A venv made by hand: the packages of `site` before this interpreter's own, those of `also` last."""
     own = Path(sys.executable)
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "bin").mkdir(parents=True)
@@ -98,5 +99,5 @@ def engine_of(site: Path, folder: Path) -> str:
     (folder / "pyvenv.cfg").write_text(told)
     # A venv of a venv sees the system's packages only; a line in a .pth file adds those of this one.
     own_packages = [p for p in sys.path if p.endswith("-packages") and Path(p).is_dir() and Path(p) != site]
-    (site / "gpu-lab.pth").write_text("".join(f"{path}\n" for path in own_packages))
+    (site / "gpu-lab.pth").write_text("".join(f"{path}\n" for path in (*own_packages, *also)))
     return str(python)
