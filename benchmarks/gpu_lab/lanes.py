@@ -42,6 +42,11 @@ def _steady(bench: Bench) -> None:
             do.take_down(bench, made, deployment)
 
 
+def _refused(bench: Bench) -> None:
+    with cluster(bench.folder / "sparkd", bench.rooms, bench.setting) as made:
+        do.refusal(bench, made)
+
+
 def _bare(bench: Bench, *faults: tuple[str, int | None, float]) -> None:
     for name, timeout_s, watch_s in faults:
         if bench.has_time(_REBOOT_S + watch_s / 2, f"bare vLLM, {FAULTS[name].name}"):
@@ -64,6 +69,7 @@ LANES = {
     ),
     "still": Lane(4, lambda b: _served(b, ("stop", "link")), "sparkd: a stopped worker, a link down"),
     "steady": Lane(5, _steady, "sparkd: the fabric, the watch, three minutes of decoding, long prefills"),
+    "refused": Lane(9, _refused, "sparkd: a profile that requires RDMA, which is not there"),
     "bare-killed": Lane(
         6,
         lambda b: _bare(b, ("worker", 25, 45.0), ("core", 25, 20.0), ("term", 25, 40.0)),

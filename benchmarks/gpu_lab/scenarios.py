@@ -303,6 +303,32 @@ def fabric(bench: Bench, cluster: Cluster) -> None:
         bench.say(f"   {line[:150]}")
 
 
+def refusal(bench: Bench, cluster: Cluster) -> None:
+    """A profile that requires RDMA, where there is none; then forced past that, until NCCL has said its way."""
+    asked = [*bench.setting.up, "--set", "fabric.rdma=required", "--set", "restart.budget=0"]
+    words = [word for id_ in WAIVED for word in ("--force", id_)]
+    begun = time.monotonic()
+    done = cluster.run("up", *asked, "--name", "refused", *words, "--timeout", "20", timeout_s=60.0)
+    told = (done.stdout + done.stderr).replace("\n", " | ")
+    _write(bench, "refused.txt", done.stdout + done.stderr)
+    bench.say(
+        f"requires RDMA: exit code {done.returncode} after {time.monotonic() - begun:.1f} s: {told[-500:]}"
+    )
+    cluster.run("down", "refused", timeout_s=60.0)
+    if not bench.setting.cuda:
+        return
+    begun = time.monotonic()
+    words += ["--force", "FABRIC_ABSENT"]
+    limit = max(30.0, min(BOOT_S, bench.left_s() - 20.0))
+    done = cluster.run("up", *asked, "--name", "forced", *words, timeout_s=limit)
+    told = (done.stdout + done.stderr).replace("\n", " | ")
+    _write(bench, "forced.txt", done.stdout + done.stderr)
+    bench.say(
+        f"… and forced: exit code {done.returncode} after {time.monotonic() - begun:.1f} s: {told[-500:]}"
+    )
+    cluster.run("down", "forced", timeout_s=60.0)
+
+
 # Without sparkd.
 
 

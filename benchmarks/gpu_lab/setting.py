@@ -55,6 +55,8 @@ class Setting:
             # Lanes side by side take from one memory: what another one starts with is nobody's leak.
             "memory.returned.margin_gib": "1000",
         }
+        if not self.cuda:
+            sets["memory.reserve_gib"] = "0"  # nothing of a machine's page cache is dropped for a rehearsal
         words += [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
         return words
 

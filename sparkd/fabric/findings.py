@@ -104,6 +104,22 @@ def _absent(choice: Choice) -> Iterator[Verdict]:
     )
 
 
+def unmet(choice: Choice, without: Sequence[str]) -> Verdict:
+    """Of a profile that requires RDMA. `without`: names of nodes whose own variables keep NCCL from it."""
+    states = (f"{seat.member.name}: {_state_of(seat.member)}" for seat in choice.seats)
+    remedy = "see to the cables, or leave `fabric.rdma: required` out of the profile"
+    if without:
+        names = ", ".join(without)
+        remedy = f"take NCCL_IB_DISABLE and NCCL_NET out of the profile, and of [rank.env] on {names}"
+    return Verdict(
+        "FABRIC_ABSENT",
+        Severity.BLOCK,
+        "the profile requires RDMA, and NCCL would go over sockets",
+        evidence=f"NCCL is kept from RDMA on {', '.join(without)}" if without else "; ".join(states),
+        remedy=remedy,
+    )
+
+
 def _state_of(member: Member) -> str:
     if member.fabric.hotplug_off:
         return "its firmware has switched the network card off"

@@ -50,7 +50,9 @@ def _fallen(turn: Turn) -> list[Fall]:
             # It runs, and must not: what it would serve is not what the profile means.
             found.append(_judged(turn, rank, node.name, "MOD_MISSING", report.mods_missing))
         elif report is not None and spec.rdma and report.transport == "sockets" and not ending:
-            reason = f"NCCL went over sockets although it was given {spec.env.get('NCCL_IB_HCA', 'RDMA')}"
+            given = spec.env.get("NCCL_IB_HCA")
+            why = f"it was given {given}" if given else "its profile requires RDMA"
+            reason = f"NCCL went over sockets although {why}"
             found.append(_judged(turn, rank, node.name, "TRANSPORT_SOCKETS", reason))
         elif report is None and spec.name in node.refusals:
             code, reason = node.refusals[spec.name]

@@ -23,6 +23,8 @@ _OF_NODE: Final = "[rank.env] of the node"
 
 @dataclass(frozen=True, slots=True)
 class RankEnvironment:
+    node: str
+    """Its name."""
     values: tuple[PlannedEnv, ...]
     masked: tuple[str, ...] = ()
     """Variables of the node's own [rank.env] that must not reach the rank."""
@@ -61,6 +63,9 @@ def rank_environment(
         # What a node's configuration says of its own address is its word, not a choice of ours.
         origin: Origin = "node" if seat.pinned and node.fabric and name == "VLLM_HOST_IP" else "fabric"
         put(name, value, origin, note)
+    if requires_rdma(profile) and choice.topology != "alone":
+        put("NCCL_DEBUG", "INFO", "fabric", "it says which transport it took")
+        put("NCCL_DEBUG_SUBSYS", "INIT,NET", "fabric")
     for variable, (value, note) in _QUIET_ENV.items():
         put(variable, value, "default", note)
     if profile.mods:
@@ -81,7 +86,11 @@ def rank_environment(
         elif not put_verified(variable, value, "node", "", _OF_NODE):
             masked.append(variable)
     gone = tuple(name for name in masked if name not in found)
-    return RankEnvironment(tuple(found.values()), gone, tuple(verdicts))
+    return RankEnvironment(node.name, tuple(found.values()), gone, tuple(verdicts))
+
+
+def requires_rdma(profile: Profile) -> bool:
+    return profile.fabric.rdma == "required"
 
 
 def _diverted(node: NodeFacts, name: str, reason: str) -> Verdict:

@@ -11,8 +11,8 @@ from sparkd.engine import flags
 from sparkd.engine.releases import variable_unknown
 from sparkd.engine.transport import asks_for_sockets
 from sparkd.errors import UsageError
-from sparkd.fabric.choice import choose
-from sparkd.fabric.findings import findings
+from sparkd.fabric.choice import Choice, choose
+from sparkd.fabric.findings import findings, unmet
 from sparkd.fabric.member import members_of
 from sparkd.fabric.pins import own_address
 from sparkd.profile.check import profile_of
@@ -22,6 +22,7 @@ from sparkd.profile.environment import (
     last_say,
     origin_of,
     rank_environment,
+    requires_rdma,
     with_reason,
 )
 from sparkd.profile.images import image_verdicts, in_image, pinned
@@ -34,7 +35,7 @@ from sparkd.records.defaults import DEFAULTS, GIB
 from sparkd.records.image import ImageReport
 from sparkd.records.intent import Descriptor, Intent, files_folder
 from sparkd.records.names import RankName
-from sparkd.records.plan import Origin, Plan, PlannedArg, PlannedEnv, RankPlan
+from sparkd.records.plan import Origin, Plan, PlannedArg, RankPlan
 from sparkd.records.rank import Address, Canary, MemoryNeed, PinnedImage, Probe, RankSpec, RuntimeName
 from sparkd.records.report import NodeFacts
 from sparkd.records.verdict import Verdict
@@ -124,9 +125,10 @@ def build_plan(
             model=_model_path(model_path, profile, node),
             also=(also_paths or {}).get(node.id, {}),
             api_key=api_key,
-            env=env.values,
-            rdma=choice.is_rdma and _ALLOWS_SOCKETS not in intent.forced,
-            masked=env.masked,
+            env=env,
+            # What a profile requires no variable of a node takes back.
+            rdma=(requires_rdma(profile) or (choice.is_rdma and not asks_for_sockets(_texts(env))))
+            and _ALLOWS_SOCKETS not in intent.forced,
             image=pinned(intent.image, images.get(node.id)),
         )
         for rank, (node, env) in enumerate(zip(members, environments, strict=True))
@@ -147,7 +149,7 @@ def build_plan(
             members,
             available=available or {},
             further=(
-                *_missed(findings(choice, nccl), environments),
+                *_missed(findings(choice, nccl), environments, choice, profile),
                 *own_address(choice),
                 *image_verdicts(members, images),
                 *(verdict for env in environments for verdict in env.verdicts),
@@ -158,14 +160,28 @@ def build_plan(
     )
 
 
-def _missed(found: Iterable[Verdict], environments: Sequence[RankEnvironment]) -> Iterator[Verdict]:
-    """Without those of an RDMA that people asked all ranks to do without."""
-    given = (
-        {variable.name: variable.value for variable in env.values if variable.origin != "fabric"}
-        for env in environments
-    )
-    unwanted = all(asks_for_sockets(values) for values in given)
-    return (verdict for verdict in found if verdict.id != "FABRIC_ABSENT" or not unwanted)
+def _missed(
+    found: Iterable[Verdict], environments: Sequence[RankEnvironment], choice: Choice, profile: Profile
+) -> Iterator[Verdict]:
+    """Without those of an RDMA that people asked all ranks to do without, unless the profile requires it."""
+    without = [env.node for env in environments if asks_for_sockets(_texts(env, but="fabric"))]
+    if not requires_rdma(profile):
+        unwanted = len(without) == len(environments)
+        return (verdict for verdict in found if verdict.id != "FABRIC_ABSENT" or not unwanted)
+    told = list(found)
+    absent = any(verdict.id == "FABRIC_ABSENT" for verdict in told)
+    if not absent and choice.topology != "alone" and (without or not choice.is_rdma):
+        told.append(unmet(choice, without))
+    return iter(told)
+
+
+def _texts(env: RankEnvironment, but: Origin | None = None) -> dict[str, str]:
+    """All but secrets, and but those of one origin."""
+    return {
+        variable.name: variable.value
+        for variable in env.values
+        if not is_nodes_secret(variable) and variable.origin != but
+    }
 
 
 def _model_path(given: str | Mapping[str, str] | None, profile: Profile, node: NodeFacts) -> str:
@@ -188,9 +204,8 @@ def _rank_plan(
     model: str,
     also: Mapping[str, str],
     api_key: str | None,
-    env: tuple[PlannedEnv, ...],
+    env: RankEnvironment,
     rdma: bool,
-    masked: Sequence[str],
     image: PinnedImage | None,
 ) -> RankPlan:
     origins = descriptor.intent.origins
@@ -206,7 +221,6 @@ def _rank_plan(
         ),
     )
     ranks = profile.layout.ranks
-    values = {variable.name: variable.value for variable in env if not is_nodes_secret(variable)}
     spec = RankSpec(
         name=str(RankName(descriptor.name, descriptor.generation, rank)),
         deployment=descriptor.name,
@@ -217,7 +231,7 @@ def _rank_plan(
         engine=engine.name,
         args=tuple(word for arg in args for word in arg.words),
         # An empty value keeps the node's own from the rank.
-        env=dict.fromkeys(masked, "") | values,
+        env=dict.fromkeys(env.masked, "") | _texts(env),
         rendezvous=rendezvous,
         descriptor=descriptor,
         probe=_probe(profile, api, served) if rank == 0 else None,
@@ -237,10 +251,10 @@ def _rank_plan(
             floor_serving_bytes=round(profile.memory.floors_gib.serving * GIB),
             shm_bytes=round(profile.memory.shm_gib * GIB),
         ),
-        rdma=rdma and not asks_for_sockets(values),
+        rdma=rdma,
         image=image,
     )
-    return RankPlan(rank, node.id, node.name, node.address, engine.command, args, env, spec)
+    return RankPlan(rank, node.id, node.name, node.address, engine.command, args, env.values, spec)
 
 
 def _paths(profile: Profile, intent: Intent, node: NodeFacts, also: Mapping[str, str]) -> dict[str, str]:

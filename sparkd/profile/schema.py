@@ -130,6 +130,14 @@ class Layout(Section):
         return self.tp * self.pp
 
 
+class Fabric(Section):
+    rdma: Literal["if-there", "required"] = Field(
+        default="if-there",
+        description="`required`: no launch where no RDMA leads to all nodes, and an end to one that NCCL "
+        "takes over sockets.",
+    )
+
+
 class Engine(Section):
     vllm: Annotated[str, AfterValidator(_version_range)] = Field(
         default=">=0.24,<0.34", description="The vLLM versions that this profile is for."
@@ -303,6 +311,7 @@ class Variant(Section):
     when: When = Field(default_factory=When, description="The layouts that this variant is for.")
     model: _Part = None
     layout: _Part = None
+    fabric: _Part = None
     engine: _Part = None
     env: _Part = None
     why: _Part = None
@@ -330,6 +339,7 @@ class Profile(Section):
     )
     model: Model = Field(description="What to serve.")
     layout: Layout = Field(default_factory=Layout, description="How the model is spread over ranks.")
+    fabric: Fabric = Field(default_factory=Fabric, description="What ranks need between their nodes.")
     engine: Engine = Field(default_factory=Engine, description="Arguments and files of vLLM.")
     env: dict[Annotated[str, AfterValidator(_env_name)], EnvValue] = Field(
         default_factory=dict, description="Environment of every rank."

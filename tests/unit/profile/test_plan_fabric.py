@@ -11,7 +11,7 @@ from sparkd.profile.plan import build_plan
 from sparkd.records.plan import Plan, PlannedEnv
 from sparkd.records.report import EngineFacts, NodeFacts
 from sparkd.records.verdict import Severity
-from tests.bed.fabric_trees import half_without_address, hotplugged_off, pair
+from tests.bed.fabric_trees import half_without_address, hotplugged_off, pair, plain
 
 PROFILE = "schema: sparkd/v1\nname: p\nmodel: {path: /m}\nlayout: {tp: 2}\n"
 
@@ -156,3 +156,50 @@ def test_ranks_with_rdma_ports_must_not_fall_to_sockets(sparks: tuple[NodeFacts,
     intent = replace(resolve(parse_source(PROFILE, "p.yaml")).intent, forced=("TRANSPORT_SOCKETS",))
     borne = build_plan("d", intent, sparks, generation=1, serial=1, api_port=8100, rendezvous_port=29600)
     assert not any(rank.spec.rdma for rank in borne.ranks)
+
+
+def test_a_profile_that_requires_rdma_is_refused_without_it(
+    tmp_path: Path, sparks: tuple[NodeFacts, ...]
+) -> None:
+    required = "fabric.rdma=required"
+    assert planned(sparks, "{}", required).verdicts == (), "it is there"
+    assert all(rank.spec.rdma for rank in planned(sparks, "{}", required).ranks)
+
+    def blocks(nodes: tuple[NodeFacts, ...], env: str = "{}") -> list[str]:
+        found = planned(nodes, env, required).verdicts
+        assert all(verdict.severity is Severity.BLOCK for verdict in found)
+        return [f"{verdict.id}: {verdict.evidence}" for verdict in found]
+
+    none = tuple(
+        replace(node, fabric=plain(tmp_path / "none" / node.id, int(node.id[1:])).discovered())
+        for node in sparks
+    )
+    assert planned(none).verdicts == (), "a machine without any is none for it"
+    assert blocks(none) == ["FABRIC_ABSENT: spark-1: no RDMA device; spark-2: no RDMA device"]
+    assert blocks(sparks, "{NCCL_IB_DISABLE: '1'}") == [
+        "FABRIC_ABSENT: NCCL is kept from RDMA on spark-1, spark-2"
+    ]
+    own = {"NCCL_NET": "Socket"}
+    assert blocks((sparks[0], replace(sparks[1], rank_env=own))) == [
+        "FABRIC_ABSENT: NCCL is kept from RDMA on spark-2"
+    ]
+    off = replace(sparks[1], fabric=hotplugged_off(tmp_path / "off", 2).discovered())
+    assert len(blocks((sparks[0], off))) == 1, "told once"
+    blind = tuple(replace(node, fabric=None) for node in sparks)
+    assert [text.partition(":")[0] for text in blocks(blind)] == ["FABRIC_ABSENT"]
+
+
+def test_a_launch_that_was_forced_without_the_rdma_it_requires_is_read_back(
+    tmp_path: Path, sparks: tuple[NodeFacts, ...]
+) -> None:
+    none = tuple(
+        replace(node, fabric=plain(tmp_path / "none" / node.id, int(node.id[1:])).discovered())
+        for node in sparks
+    )
+    plan = planned(none, "{}", "fabric.rdma=required")
+    assert all(rank.spec.rdma for rank in plan.ranks), "a fall to sockets is its end"
+    assert [env_of(plan, rank)["NCCL_DEBUG"].value for rank in (0, 1)] == ["INFO", "INFO"]
+    assert not any(rank.spec.rdma for rank in planned(none).ranks)
+    alone = planned(sparks[:1], "{}", "layout.tp=1", "fabric.rdma=required")
+    assert alone.verdicts == ()
+    assert "NCCL_DEBUG" not in env_of(alone, 0)
