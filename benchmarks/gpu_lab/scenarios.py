@@ -304,7 +304,7 @@ def fabric(bench: Bench, cluster: Cluster) -> None:
 
 
 def refusal(bench: Bench, cluster: Cluster) -> None:
-    """A profile that requires RDMA, where there is none; then forced past that, until NCCL has said its way."""
+    """A profile that requires RDMA where there is none; then forced, until NCCL has said its way."""
     asked = [*bench.setting.up, "--set", "fabric.rdma=required", "--set", "restart.budget=0"]
     words = [word for id_ in WAIVED for word in ("--force", id_)]
     begun = time.monotonic()
