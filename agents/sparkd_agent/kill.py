@@ -43,15 +43,23 @@ class Survivor:
         return f"pid {self.pid} ({self.title}) state {self.state}{where}"
 
 
+def strike(target: Target, held: Iterable[int]) -> None:
+    """SIGKILL to what is known of the rank, through descriptors that are open: nothing is looked up.
+
+    `held` are pidfds of processes of the rank, opened earlier.
+    """
+    target.kill_all()
+    for fd in held:
+        _send(fd, signal.SIGKILL)
+
+
 def kill_pass(target: Target, held: Iterable[int] = ()) -> list[Stat]:
     """Send SIGKILL to all that is left of the rank, and return what was left before.
 
     `held` are pidfds of processes of the rank, opened earlier: they work when no descriptor is to be had.
     To be repeated until it returns nothing; a process that was being forked is found by the next pass.
     """
-    target.kill_all()
-    for fd in held:
-        _send(fd, signal.SIGKILL)
+    strike(target, held)
     left = target.members()
     for stat in left:
         signal_member(target.owns, stat.pid, signal.SIGKILL)

@@ -139,7 +139,7 @@ class RunningRank:
         return self._prober.report().wedged if self._prober is not None else None
 
     def kill(self, reason: str) -> None:
-        self._supervisor.kill(reason)
+        self._supervisor.kill(reason, at_once=self.condemned is not None)
 
     def terminate(self, grace_s: float, reason: str) -> None:
         self._supervisor.terminate(grace_s, reason)

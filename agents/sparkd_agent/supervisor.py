@@ -18,7 +18,7 @@ from sparkd.records.rank import RankSpec
 from sparkd.records.report import Exit, RankState
 from sparkd_agent import exits, life
 from sparkd_agent.essentials import LEADER, LOG_LINES, SHIM, Essential, Essentials
-from sparkd_agent.kill import kill_exactly, kill_pass, signal_member, survivors
+from sparkd_agent.kill import kill_exactly, kill_pass, signal_member, strike, survivors
 from sparkd_agent.logs import RankLog, last_words, tells_of_a_death
 from sparkd_agent.members import Marks, RankMembers
 from sparkd_agent.procfs import ProcessRef, ProcFs, Stat
@@ -131,9 +131,16 @@ class RankSupervisor:
             remains=self._life.remains,
         )
 
-    def kill(self, reason: str) -> None:
-        """End everything of the rank now."""
-        self._become(life.kill_asked(self._life, self._now(), reason))
+    def kill(self, reason: str, *, at_once: bool = False) -> None:
+        """End everything of the rank now. `at_once`: what is known of it before this returns, without a look
+        at it first. On a node that has no memory left each look may wait for what is to be killed.
+        """
+        asked = life.kill_asked(self._life, self._now(), reason)
+        if at_once and self._passes == 0:
+            strike(self._target, self._essentials.living)
+            self._passes = 1
+            asked = life.killed(asked, self._now(), (), self._limits)
+        self._become(asked)
         self._wake.set()
 
     def terminate(self, grace_s: float, reason: str) -> None:

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # Install what the enrolment tests need, as root on Debian or Ubuntu: an sshd, which they start themselves, as
-# whoever runs them. No service is started. Elsewhere, or without root, those tests are skipped, and this says so.
+# whoever runs them; and strace, for the test of the kill path. No service is started. Elsewhere, or without root,
+# those tests are skipped, and this says so.
 set -euo pipefail
 
 missing=()
 PATH="$PATH:/usr/sbin" command -v sshd >/dev/null || missing+=(openssh-server)
 command -v ssh-keygen >/dev/null || missing+=(openssh-client)
 command -v openssl >/dev/null || missing+=(openssl)
+command -v strace >/dev/null || missing+=(strace)
 [ ${#missing[@]} -gt 0 ] || exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    echo "enrolment tests will be skipped; they need: ${missing[*]} (names of Debian packages)" >&2
+    echo "some tests will be skipped; they need: ${missing[*]} (names of Debian packages)" >&2
     exit 0
 fi
 policy=/usr/sbin/policy-rc.d

@@ -301,6 +301,24 @@ def test_a_kill_during_the_grace_is_at_once(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_for_a_node_without_memory_what_is_known_is_killed_before_anything_is_looked_at(
+    tmp_path: Path,
+) -> None:
+    async def test(bed: RankBed) -> None:
+        rank = await bed.start(NAME, "worker", "VLLM::Worker_TP0")
+        worker, helper = numbers(await rank.says("worker"))
+        await until(lambda: len(rank.supervisor.model_processes()) == 1, "the worker to be seen")
+        rank.supervisor.kill("memory", at_once=True)
+        wait_dead(rank.leader)  # the loop stands still meanwhile: nobody looks
+        wait_dead(worker)
+        view = await rank.gone()
+        assert (view.state, view.reason, view.fell) == ("gone", "memory", None)
+        assert not alive(helper), "what nobody held is found by the passes that follow"
+        assert [one.process for one in view.exits] == ["leader"], "what we killed is no news"
+
+    run(tmp_path, test, rank_young_scan_s=0.05)
+
+
 def test_a_stopped_process_is_seen_and_still_ends(tmp_path: Path) -> None:
     async def test(bed: RankBed) -> None:
         rank = await bed.start(NAME, "worker")
