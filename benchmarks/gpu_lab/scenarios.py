@@ -80,6 +80,10 @@ class Bench:
         self.say(f"{what}: not begun, {self.left_s():.0f} s are left")
         return False
 
+    def stream(self, port: int, model: str) -> Stream:
+        """In flight, for as long as the context allows."""
+        return Stream(self.rooms[0], port, model, self.setting.max_len - 100).begun()
+
     def on_card(self, processes: list[Process]) -> str:
         """What these hold of it."""
         held = self.card.held()
@@ -141,7 +145,7 @@ def with_fault(bench: Bench, deployment: Deployment, watch: Watch, fault: Fault)
     """With a stream in flight: how the gang falls, is gone, and is ready again."""
     generation = deployment.status().generation
     before = everything(deployment, generation)
-    stream = Stream(bench.rooms[0], port_of(deployment), bench.lane).begun()
+    stream = bench.stream(port_of(deployment), bench.lane)
     time.sleep(2.0)
     since = time.monotonic()
     done = fault.begin(deployment.process, bench.rooms)
@@ -224,7 +228,7 @@ def keep_records(bench: Bench, cluster: Cluster, deployment: Deployment) -> None
 def steadily(bench: Bench, cluster: Cluster, deployment: Deployment, watch: Watch, for_s: float) -> None:
     """Decoding for so long, and what the watch sees and costs meanwhile."""
     since = time.monotonic()
-    stream = Stream(bench.rooms[0], port_of(deployment), bench.lane).begun()
+    stream = bench.stream(port_of(deployment), bench.lane)
     costs = [measure_idle(agent.pid, min(30.0, for_s / 3)) for agent in cluster.agents]
     for name, cost in zip("ab", costs, strict=True):
         bench.say(
@@ -341,7 +345,7 @@ def without(bench: Bench, fault: Fault, timeout_s: int | None, watch_s: float) -
         pair.serving(min(BOOT_S, bench.left_s()))
         before = pair.processes()
         bench.say(f"bare vLLM: /health 200 after {time.monotonic() - begun:.1f} s; {bench.on_card(before)}")
-        stream = Stream(bench.rooms[0], pair.port, "tiny").begun(60.0)
+        stream = bench.stream(pair.port, "tiny")
         time.sleep(2.0)
         since = time.monotonic()
 

@@ -105,7 +105,7 @@ class Stream:
     room: Room
     port: int
     model: str
-    tokens: int = 30_000
+    tokens: int
     count: int = 0
     first: float | None = None
     last: float | None = None
@@ -119,6 +119,8 @@ class Stream:
 
     def begun(self, patience_s: float = 60.0) -> "Stream":
         until(lambda: self.count > 4 or self.ended, "the stream's first tokens", patience_s)
+        if self.ended is not None:
+            raise RuntimeError(f"the stream ended at its beginning: {self.how}")
         return self
 
     def _run(self) -> None:
@@ -165,9 +167,6 @@ class Stream:
             f"{self.how} after {self.ended - since:.2f} s, "
             f"{silent:.2f} s after the last of {self.count} tokens"
         )
-
-    def close(self) -> None:
-        self.tokens = 0
 
 
 @dataclass

@@ -74,7 +74,8 @@ class Setting:
 
     def bare_argv(self, rank: int, head: str, api: int, rendezvous: int) -> list[str]:
         own = ["--host", head, "--port", str(api)] if rank == 0 else ["--headless"]
-        card = ["--kv-cache-memory-bytes", str(KV_BYTES), "--disable-custom-all-reduce"] if self.cuda else []
+        card = ["--gpu-memory-utilization", "0.05", "--kv-cache-memory-bytes", str(KV_BYTES)]
+        card = [*card, "--disable-custom-all-reduce"] if self.cuda else []
         return [
             *(self.python, "-m", "vllm.entrypoints.cli.main", "serve", str(self.model)),
             *("--served-model-name", "tiny", "--tensor-parallel-size", "2", "--nnodes", "2"),
