@@ -153,6 +153,8 @@ def test_a_dead_collective_while_idle(freeze: int) -> None:
     outcome = watch(Engine(still, lambda now: 0 if now < freeze else None), 300)
     assert outcome.wedged is not None
     assert outcome.wedged.kind == "collective"
+    # Also true beside what another node knows: that a process of its own is stopped.
+    assert "a collective does not return, and no process of this node is stopped" in outcome.wedged.reason
     assert freeze < outcome.at <= freeze + BOUND + TICKS
 
 

@@ -12,11 +12,15 @@ from sparkd.gang.state import Gang, Tick, World
 from sparkd.records.report import RankReport
 from tests.unit.gang.test_mods import gang
 
+GIVEN = {"NCCL_IB_HCA": "=rocep1s0f0"}
 
-def stepped(*, rdma: bool, transport: Literal["rdma", "sockets"] | None) -> Gang:
+
+def stepped(
+    *, rdma: bool, transport: Literal["rdma", "sockets"] | None, env: dict[str, str] | None = None
+) -> Gang:
     """One step of a gang that loads; the second rank's NCCL has told which way it took."""
     before = gang("loading")
-    env = {"NCCL_IB_HCA": "=rocep1s0f0"}
+    env = GIVEN if env is None else env
     specs = tuple(replace(spec, env=env, rdma=rdma) for spec in before.record.specs)
     nodes = {}
     for spec, name in zip(specs, "ab", strict=True):
@@ -37,6 +41,9 @@ def test_a_fall_to_sockets_ends_the_launch_and_says_where() -> None:
     assert (fall.cause, fall.rank, fall.node) == ("TRANSPORT_SOCKETS", 1, "node-b")
     assert "although it was given =rocep1s0f0" in fall.reason
     assert "--force TRANSPORT_SOCKETS" in fall.remedy
+    required = stepped(rdma=True, transport="sockets", env={}).record.fall
+    assert required is not None
+    assert required.reason == "NCCL went over sockets although its profile requires RDMA"
 
 
 @pytest.mark.parametrize(("rdma", "transport"), [(True, "rdma"), (True, None), (False, "sockets")])
