@@ -189,7 +189,8 @@ def _unanswered(pulse: Pulse, now: float, limits: Limits) -> Wedged | None:
         return Wedged(
             "collective",
             f"the API answers, but the engine completes no step: {told}, and no counter moved for "
-            f"{now - quiet_since:.0f} s: a collective does not return, and no process of this node is stopped",
+            f"{now - quiet_since:.0f} s: "
+            "a collective does not return, and no process of this node is stopped",
         )
     if now - quiet_since >= limits.undelivered_s:
         return Wedged("api", f"the API takes requests and answers none, /metrics neither: {told}")
