@@ -55,8 +55,10 @@ def main(argv: list[str] | None = None) -> int:
             case "status":
                 _say(_readable(ask(_socket(config), {"ask": "status"}), as_json=options.output == "json"))
             case "ranks":
-                ranks = ask(_socket(config), {"ask": "status"}).get("ranks", [])
-                _say(json.dumps(ranks, indent=2))
+                if options.memory:
+                    _say(json.dumps(ask(_socket(config), {"ask": "memory"}), indent=2))
+                else:
+                    _say(json.dumps(ask(_socket(config), {"ask": "status"}).get("ranks", []), indent=2))
             case "logs":
                 question = {"ask": "log", "rank": options.rank, "lines": options.lines}
                 found = ask(_socket(config), question)
@@ -114,7 +116,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     verbs.add_parser("run", help="run in the foreground until SIGTERM")
     status = verbs.add_parser("status", help="how this agent stands, also while the coordinator is dead")
     status.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    verbs.add_parser("ranks", help="the ranks of this node, as JSON")
+    ranks = verbs.add_parser("ranks", help="the ranks of this node, as JSON")
+    ranks.add_argument("--memory", action="store_true", help="what each of their processes holds (RSS, PSS)")
     logs = verbs.add_parser("logs", help="the last log lines of a rank of this node")
     logs.add_argument("rank", help="its name, such as sparkd-tiny-g1-r0")
     logs.add_argument("--lines", type=int, default=100)
@@ -210,7 +213,7 @@ async def _serve(config: AgentConfig) -> None:
         work = [group.create_task(link.run()), group.create_task(agent.look_after_ranks())]
         work.append(group.create_task(agent.watch.run()))
         if config.socket is not None:
-            work.append(group.create_task(LocalSocket(agent, link, config.socket).run()))
+            work.append(group.create_task(LocalSocket(agent, link, config.socket, procfs).run()))
         telling = group.create_task(
             notifier.keep(well=agent.is_well, status=lambda: agent.in_words(link.state))
         )
@@ -233,7 +236,7 @@ async def _serve(config: AgentConfig) -> None:
 def _protect(held: Privileges, *, local: bool) -> None:
     """A node's agent must run when nothing else does. A local set is a guest on somebody's machine."""
     wanted = [protect.lock_memory] if "ipc_lock" in held.held else []
-    wanted += [protect.spare_from_oom] if "sys_resource" in held.held else []
+    wanted += [protect.spare_from_oom, protect.spare_sshd] if "sys_resource" in held.held else []
     for act in wanted if not local else ():
         why_not = act()
         if why_not is not None:

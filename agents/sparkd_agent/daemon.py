@@ -244,6 +244,10 @@ class Agent:
             and not any(rank.is_abandoned for rank in self._running.values())
         )
 
+    def pids(self) -> dict[str, frozenset[int]]:
+        """Of the processes of each rank."""
+        return {name: rank.pids() for name, rank in self._running.items()}
+
     def in_words(self, contact: str) -> str:
         """One line for `systemctl status`."""
         ranks = [f"{rank.view.name} {rank.view.state}" for rank in self._running.values()]
@@ -478,6 +482,11 @@ class Agent:
                 told = await rank.stacks(float(within_s) if within_s is not None else None)
                 result = TaskResult(task.id, ok=True, result={"processes": told})
             self._post(result)
+            self.urgent.set()
+            return
+        if task.kind == "evict":
+            refused = await self.watch.drop_cache("memory of the last generation has not come back")
+            self._post(TaskResult(task.id, ok=refused is None, error=refused))
             self.urgent.set()
             return
         if task.kind == "blackbox":

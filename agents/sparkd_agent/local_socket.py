@@ -1,6 +1,7 @@
 """The agent's unix socket: `sparkd-agent status|ranks|logs`, also while the coordinator is dead.
 
-One JSON object a line in, one a line out: `{"ask": "status"}`, `{"ask": "log", "rank": …, "lines": …}`.
+One JSON object a line in, one a line out: `{"ask": "status"}`, `{"ask": "log", "rank": …, "lines": …}`, and
+`{"ask": "memory"}`, of each process of each rank.
 """
 
 import asyncio
@@ -16,14 +17,16 @@ from sparkd.errors import Unavailable
 from sparkd.records.document import Task
 from sparkd_agent.daemon import Agent
 from sparkd_agent.link import Link
+from sparkd_agent.procfs import ProcFs
 from sparkd_agent.tasks import answer
 
 _LINE_BYTES = 64 * 1024
 
 
 class LocalSocket:
-    def __init__(self, agent: Agent, link: Link, path: Path) -> None:
+    def __init__(self, agent: Agent, link: Link, path: Path, procfs: ProcFs) -> None:
         self._agent = agent
+        self._procfs = procfs
         self._link = link
         self._path = path
 
@@ -45,11 +48,11 @@ class LocalSocket:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.LimitOverrunError, ValueError):
             line = await reader.readline()
-            writer.write(msgspec.json.encode(self._answer(line)) + b"\n")
+            writer.write(msgspec.json.encode(await self._answer(line)) + b"\n")
             await writer.drain()
         writer.close()
 
-    def _answer(self, line: bytes) -> dict[str, Any]:
+    async def _answer(self, line: bytes) -> dict[str, Any]:
         try:
             asked = msgspec.json.decode(line, type=dict[str, Any])
         except msgspec.MsgspecError as error:
@@ -57,6 +60,8 @@ class LocalSocket:
         match asked.get("ask"):
             case "status":
                 return self._status()
+            case "memory":
+                return await asyncio.to_thread(memory_of, self._agent.pids(), self._procfs)
             case "log":
                 task = Task(
                     "local", "log", {"rank": asked.get("rank"), "lines": asked.get("lines", 100)}, 5.0
@@ -65,7 +70,7 @@ class LocalSocket:
                 result = answer(task, agent.config, agent.ranks_dir, agent.look_over(), agent.ears)
                 return result.result if result.ok else {"error": result.error}
             case other:
-                return {"error": f"nothing is known of {other!r}; ask for status or log"}
+                return {"error": f"nothing is known of {other!r}; ask for status, memory or log"}
 
     def _status(self) -> dict[str, Any]:
         hello = self._agent.hello()
@@ -86,6 +91,23 @@ class LocalSocket:
             },
             "ranks": [msgspec.to_builtins(rank) for rank in hello.ranks],
         }
+
+
+def memory_of(ranks: dict[str, frozenset[int]], procfs: ProcFs) -> dict[str, Any]:
+    """Bytes of each process by rank. `pss` counts what several of them map once; null: it may not be read."""
+    found: dict[str, Any] = {}
+    for rank, pids in ranks.items():
+        stats = [stat for pid in sorted(pids) if (stat := procfs.stat(pid)) is not None]
+        found[rank] = [
+            {
+                "pid": stat.pid,
+                "title": procfs.title(stat.pid) or stat.comm,
+                "rss_bytes": stat.rss_bytes,
+                "pss_bytes": procfs.pss(stat.pid),
+            }
+            for stat in stats
+        ]
+    return found
 
 
 def ask(path: Path, question: dict[str, Any]) -> dict[str, Any]:

@@ -161,6 +161,16 @@ class ProcFs:
         except KeyError:
             return None
 
+    def pss(self, pid: int) -> int | None:
+        """Bytes present, what others map too by the process's share of it; None if that may not be read.
+
+        The kernel walks over all of its pages: a tenth of a second for 100 GiB, in a thread of the caller's.
+        """
+        for line in self._read(pid, "smaps_rollup").splitlines():
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) * 1024
+        return None
+
     def wchan(self, pid: int) -> str:
         """Where in the kernel it sleeps; empty when the kernel does not say."""
         text = self._read(pid, "wchan").decode(errors="replace")

@@ -40,8 +40,6 @@ def answer(
                 result = msgspec.to_builtins(_image(str(task.args["image"]), config))
             case "log":
                 result = _log(task.args, ranks)
-            case "evict":
-                result = _evict(config)
             case "probe":
                 result = _probe(task.args, ears)
             case _:
@@ -138,17 +136,6 @@ def _image(name: str, config: AgentConfig) -> ImageAnswer:
     except (DockerUnreachable, DockerRefused) as error:
         trouble = trouble_of(error)
         return ImageAnswer(trouble=ImageTrouble(trouble.id, trouble.title, str(error), trouble.remedy))
-
-
-# evict -----------------------------------------------------------------------------------------------
-
-
-def _evict(config: AgentConfig, control: Path = Path("/proc/sys/vm/drop_caches")) -> dict[str, Any]:
-    """Drop the page cache of the node. Needs root; not on a machine that a local set shares with others."""
-    if config.local:
-        raise PermissionError("a local set leaves the machine's page cache alone")
-    control.write_text("1\n")
-    return {"evicted": True}
 
 
 # log -------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ Field = Literal[
     "refaults",
     "swapped",
     "oom_kills",
+    "compactions",
 ]
 
 
@@ -34,6 +35,8 @@ class Counters:
     swapped: int | None = None
     """In and out together."""
     oom_kills: int | None = None
+    compactions: int | None = None
+    """Allocations of several pages in a row that had to wait for memory to be compacted."""
 
 
 @dataclass(frozen=True, slots=True)

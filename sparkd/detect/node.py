@@ -124,22 +124,33 @@ _KILLED_SHOWN: Final = 8
 """One after the other the kernel kills several; which of them was a rank's is asked later."""
 
 
+def oom_kills(count: int) -> tuple[Verdict, ...]:
+    """So many since the rank began, by the kernel's counter: for an agent that may not read its log."""
+    if count <= 0:
+        return ()
+    return (
+        _kernel_oom(f"{count} since this rank began; the kernel's log, which names them, cannot be read"),
+    )
+
+
+def _kernel_oom(evidence: str) -> Verdict:
+    return Verdict(
+        "KERNEL_OOM",
+        Severity.WARN,
+        "the kernel's OOM killer has struck",
+        evidence=evidence,
+        cause="memory had run out before anybody ended a rank",
+        remedy="raise memory.floors_gib of the profile, or lower what it uses",
+    )
+
+
 def kernel_lines(lines: Iterable[str]) -> tuple[Verdict, ...]:
     """Lines of the kernel's log that mean something for a rank, the newest of each kind."""
     kept = list(lines)
     found = []
     killed = [line for line in kept if "Killed process" in line or "invoked oom-killer" in line]
     if killed:
-        found.append(
-            Verdict(
-                "KERNEL_OOM",
-                Severity.WARN,
-                "the kernel's OOM killer has struck",
-                evidence="\n".join(killed[-_KILLED_SHOWN:]),
-                cause="memory had run out before anybody ended a rank",
-                remedy="raise memory.floors_gib of the profile, or lower what it uses",
-            )
-        )
+        found.append(_kernel_oom("\n".join(killed[-_KILLED_SHOWN:])))
     xid = [line for line in kept if "NVRM: Xid" in line]
     if xid:
         found.append(

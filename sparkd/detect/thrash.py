@@ -154,6 +154,9 @@ def _signs(looks: tuple[Look, ...], limits: Defaults) -> tuple[str, ...]:
     stalls = rate(looks, "stalls")
     if stalls is not None and stalls >= limits.trouble_stalls:
         found.append(f"{stalls:.0f} allocations a second wait for reclaim")
+    compactions = rate(looks, "compactions")
+    if compactions is not None and compactions >= limits.trouble_stalls:
+        found.append(f"{compactions:.0f} allocations a second wait for compaction")
     swapped = rate(looks, "swapped")
     if swapped is not None and swapped * PAGE_BYTES >= limits.trouble_swap_bytes:
         found.append(f"{swapped * PAGE_BYTES / MIB:.0f} MiB a second of swap")

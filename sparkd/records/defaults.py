@@ -220,7 +220,8 @@ class Defaults:
     trouble_direct_yield: float = 0.3
     """Pages freed of pages looked at by tasks that had to reclaim for themselves: below it reclaim fails."""
     trouble_stalls: float = 10.0
-    """Allocations that had to wait for direct reclaim, summed over zones."""
+    """Allocations that had to wait for direct reclaim, summed over zones; or for compaction, as for RDMA and
+    for pinned memory."""
     trouble_swap_bytes: float = 10 * MIB
     trouble_refault_pages: float = 20_000.0
     """80 MiB/s of pages read again that had just been thrown away. Only below the floor: loading weights by

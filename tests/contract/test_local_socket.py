@@ -63,6 +63,9 @@ def test_status_says_how_things_stand(agent: AgentProcess) -> None:
 def test_ranks_and_their_logs(agent: AgentProcess) -> None:
     (rank,) = json.loads(ask(agent, "ranks"))
     os.kill(rank["pid"], 0)
+    held = {one["pid"]: one for one in json.loads(ask(agent, "ranks", "--memory"))[RANK]}
+    assert 0 < held[rank["pid"]]["pss_bytes"] <= held[rank["pid"]]["rss_bytes"]
+    assert "engine" in held[rank["pid"]]["title"]
     until(lambda: "the engine is up" in ask(agent, "logs", RANK, "--lines", "5"), "the engine's line")
     for name in ("sparkd-t-g9-r0", "../../etc", "x"):
         assert f"no rank {name} was started on this node" in ask(agent, "logs", name, expect=1)

@@ -10,7 +10,7 @@ import pytest
 from sparkd_agent import privileges
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.watch.cache import Cache
-from sparkd_agent.watch.protect import STACK_BYTES
+from sparkd_agent.watch.protect import STACK_BYTES, spare_sshd
 from sparkd_agent.watch.shm import unmapped
 
 HELD = privileges.look().held
@@ -53,6 +53,22 @@ print(protect.spare_from_oom(), open("/proc/self/oom_score_adj").read())
 @pytest.mark.skipif("sys_resource" not in HELD, reason="lowering the score needs CAP_SYS_RESOURCE")
 def test_the_kernel_spares_the_agent() -> None:
     assert run(OOM) == ["None", "-900"]
+
+
+def test_the_sshd_that_listens_is_spared_and_its_sessions_are_not(tmp_path: Path) -> None:
+    stat = "{} ({}) S {} " + "0 " * 48
+    for pid, comm, parent, score in (
+        (7, "sshd", 1, 0),
+        (8, "sshd", 7, 0),
+        (9, "bash", 1, 0),
+        (10, "sshd", 1, -1000),
+    ):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(stat.format(pid, comm, parent))
+        (tmp_path / str(pid) / "oom_score_adj").write_text(f"{score}\n")
+    spare_sshd(tmp_path)
+    scores = {pid: (tmp_path / str(pid) / "oom_score_adj").read_text().strip() for pid in (7, 8, 9, 10)}
+    assert scores == {7: "-900", 8: "0", 9: "0", 10: "-1000"}
 
 
 def test_the_pages_of_a_checkpoint_are_dropped_and_its_files_are_not(tmp_path: Path) -> None:

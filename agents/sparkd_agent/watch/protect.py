@@ -1,10 +1,13 @@
 """What keeps the agent running when nothing else does: its memory stays, and the kernel spares it."""
 
+import contextlib
 import gc
 import os
 import threading
 from pathlib import Path
 from typing import Final
+
+from sparkd_agent.procfs import ProcFs
 
 _CURRENT, _FUTURE, _ON_FAULT = 1, 2, 4
 """MCL_* of mman.h. Without ON_FAULT every mapping is made present as a whole: 36 MiB became 73."""
@@ -37,6 +40,20 @@ def lock_memory() -> str | None:
     if libc.mlockall(_CURRENT | _FUTURE | _ON_FAULT) == 0:
         return None
     return f"its memory is not locked: {os.strerror(ctypes.get_errno())}"
+
+
+def spare_sshd(proc: Path = Path("/proc")) -> None:
+    """The daemon by which people get onto a node that has no memory left: it spares itself since OpenSSH 4.7,
+    unless it was started where it could not. Its sessions are left as they are.
+    """
+    procfs = ProcFs(proc)
+    for pid, stat in procfs.stats().items():
+        if stat.comm != "sshd" or stat.ppid != 1:
+            continue
+        score = proc / str(pid) / "oom_score_adj"
+        with contextlib.suppress(OSError, ValueError):
+            if int(score.read_text()) > AGENT_OOM_SCORE:
+                score.write_text(str(AGENT_OOM_SCORE))
 
 
 def spare_from_oom(proc: Path = Path("/proc")) -> str | None:

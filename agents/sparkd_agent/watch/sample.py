@@ -17,7 +17,7 @@ _MEMINFO: Final = re.compile(
 _AVG10: Final = re.compile(rb"^(some|full) avg10=([0-9.]+)", re.MULTILINE)
 _TOTAL: Final = re.compile(rb"^(some|full) .*total=(\d+)$", re.MULTILINE)
 _VMSTAT: Final = re.compile(
-    rb"^(allocstall\w*|pgscan_direct|pgsteal_direct|workingset_refault(?:_file)?|pswpin|pswpout|oom_kill)"
+    rb"^(allocstall\w*|pgscan_direct|pgsteal_direct|workingset_refault(?:_file)?|pswpin|pswpout|oom_kill|compact_stall)"
     rb" (\d+)$",
     re.MULTILINE,
 )
@@ -42,6 +42,11 @@ class Sampler:
     def processes(self) -> frozenset[str]:
         """Names of all ordinary processes, as of some seconds ago."""
         return self._threads.names
+
+    @property
+    def hears_kernel(self) -> bool:
+        """Whether the kernel's log may be read here."""
+        return self._log.readable
 
     def look(self, at: float) -> Look:
         """`at` in monotonic seconds."""
@@ -114,4 +119,5 @@ def parse_counters(pressure: bytes, vmstat: bytes) -> Counters:
         refaults=seen.get(b"workingset_refault_file", seen.get(b"workingset_refault")),
         swapped=sum(swaps) if swaps else None,
         oom_kills=seen.get(b"oom_kill"),
+        compactions=seen.get(b"compact_stall"),
     )

@@ -118,6 +118,8 @@ class Watch:
         self._fabric = fabric_of.Fabric()
         self._fabric_at = self._node_at = self._evict_at = float("-inf")
         self._at_loaded: int | None = None
+        self._kills_before: int | None = None
+        """The kernel's count of OOM kills when the rank began."""
         self._node: tuple[Verdict, ...] = ()
         self._stale: tuple[Verdict, ...] = ()
         self._lines: tuple[str, ...] = ()
@@ -205,9 +207,17 @@ class Watch:
         memory = self._look.memory
         if memory is None or memory.free >= need.need_bytes:
             return
-        await self._evict(
-            checkpoint, need.need_bytes, f"{_gib(need.need_bytes)} are needed by a rank that is to start"
-        )
+        measured = thrash_of.measured(self._look, Floor(need.floor_loading_bytes, "before a start"))
+        why = f"{measured}: {_gib(need.need_bytes)} are needed by a rank that is to start"
+        await self._evict(checkpoint, need.need_bytes, why)
+
+    async def drop_cache(self, why: str) -> str | None:
+        """The whole page cache, because the coordinator asks; gives the reason if that is not possible."""
+        refused = await asyncio.to_thread(self._around.cache.drop_all)
+        if refused is None:
+            measured = thrash_of.measured(self._look, floor_of(self._acts.watched(), self._limits))
+            self._acts.tell("evict", f"dropped the page cache: {measured}: {why}", self._rank)
+        return refused
 
     async def close(self) -> None:
         for task in (self._evicting, self._sweeping):
@@ -228,6 +238,7 @@ class Watch:
         self._fabric = fabric_of.Fabric()
         self._fabric_at = float("-inf")
         self._at_loaded = None
+        self._kills_before = self._look.counters.oom_kills
 
     def _guard(self, rank: Watched, floor: Floor) -> None:
         memory, limits = self._look.memory, self._limits
@@ -262,7 +273,8 @@ class Watch:
         elif rank is not None and rank.phase in ("launching", "rendezvous", "loading"):
             spike = rank.need.load_spike_bytes
             if memory is not None and memory.free < spike:
-                why = f"MemFree {_gib(memory.free)} is below the load spike of {_gib(spike)} ({rank.phase})"
+                measured = thrash_of.measured(self._look, floor)
+                why = f"{measured}: MemFree {_gib(memory.free)} is below the load spike of {_gib(spike)}"
                 self._begin_evict(rank, spike, why, now, self._limits.evict_s)
 
     def _condemn(self, rank: Watched, cause: str, reason: str) -> None:
@@ -340,10 +352,17 @@ class Watch:
                 *self._stale,
                 *((around.before,) if around.before is not None else ()),
                 *node_of.kernel_lines(self._lines),
+                *node_of.oom_kills(self._unheard_kills()),
                 *node_of.late(self.late_s, self._limits),
                 *(_gpu_unknown(silent) if silent is not None else ()),
             ),
         )
+
+    def _unheard_kills(self) -> int:
+        now = self._look.counters.oom_kills
+        if self._sampler.hears_kernel or now is None or self._kills_before is None:
+            return 0
+        return now - self._kills_before
 
     def _judged(self, gpu: Gpu, rank: Watched | None) -> tuple[Verdict, ...]:
         return gpu_of.verdicts(gpu, moving=rank.moving if rank else None, limits=self._limits)

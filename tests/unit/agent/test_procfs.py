@@ -112,3 +112,12 @@ def test_who_listens_on_a_port_is_known_by_the_socket(tmp_path: Path) -> None:
         assert proc.holds_socket(os.getpid(), inodes)
         assert not proc.holds_socket(os.getppid(), inodes)
     assert proc.listeners(port) == set()
+
+
+def test_memory_that_several_processes_map_is_shared_out(root: Path) -> None:
+    folder = process(root, 812)
+    (folder / "smaps_rollup").write_text(
+        "5581-7ffc ---p 00:00 0  [rollup]\nRss:  900 kB\nPss:  300 kB\nPss_Anon: 9 kB\n"
+    )
+    assert ProcFs(root).pss(812) == 300 * 1024
+    assert ProcFs(root).pss(813) is None

@@ -35,8 +35,10 @@ pgsteal_direct_throttle 7
 pgscan_direct 100
 pgscan_direct_throttle 9
 oom_kill 2
+compact_stall 44
+compact_fail 4
 """
-COUNTERS = Counters(1234, 567, 321, 100, 90, 4000, 15, 2)
+COUNTERS = Counters(1234, 567, 321, 100, 90, 4000, 15, 2, 44)
 
 
 def lay_out(proc: Path, meminfo: bytes = MEMINFO, pressure: bytes = PRESSURE, vmstat: bytes = VMSTAT) -> None:

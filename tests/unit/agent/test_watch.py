@@ -153,6 +153,18 @@ def test_a_kernel_line_of_the_driver(bed: Bed) -> None:
     assert [(why.cause, at_once) for _, why, at_once in bed.acts.condemned] == [("HOST_WEDGE_NVRM", True)]
 
 
+def test_where_the_kernels_log_may_not_be_read_its_counter_tells_of_oom_kills(bed: Bed) -> None:
+    (bed.folder / "vmstat").write_text("oom_kill 4\n")
+    (bed.folder / "kmsg").unlink()
+    bed.watch = Watch(bed.acts, Sampler(bed.folder, bed.folder / "kmsg"), bed.around, bed.acts)
+    bed.seconds(3)
+    assert bed.verdicts() == []
+    (bed.folder / "vmstat").write_text("oom_kill 6\n")
+    bed.seconds(1)
+    assert bed.verdicts() == ["KERNEL_OOM"]
+    assert bed.watch.sample.verdicts[0].evidence.startswith("2 since this rank began")
+
+
 def test_a_fall_to_the_floor_is_ended_unless_the_plan_explains_it(bed: Bed) -> None:
     bed.acts.rank = replace(RANK, phase="warming", loaded_s=400.0)
     bed.seconds(5)
@@ -226,7 +238,8 @@ def test_cache_is_dropped_while_loading_every_minute(tmp_path: Path, control: Pa
     assert control.read_text() == "1\n"
     assert bed.acts.kinds() == ["evict"]
     assert bed.acts.told[0][1].startswith(
-        "dropped the page cache, MemFree 2.0 GiB -> 2.0 GiB: MemFree 2.0 GiB"
+        "dropped the page cache, MemFree 2.0 GiB -> 2.0 GiB: MemAvailable 60.0 GiB, floor 2.0 GiB (loading): "
+        "MemFree 2.0 GiB is below the load spike of 19.0 GiB"
     )
     bed.seconds(58)
     assert bed.acts.kinds() == ["evict"]
@@ -238,6 +251,18 @@ def test_who_may_not_drop_the_cache_says_so(bed: Bed) -> None:
     bed.lay(3.0, free=1.0)
     bed.seconds(1)
     assert "dropped the checkpoint's pages only (it is not root)" in dict(bed.acts.told)["evict"]
+
+
+def test_the_coordinator_may_ask_for_it(tmp_path: Path, control: Path) -> None:
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    bed = Bed(proc, around=Surroundings(Cache(control)))
+    bed.seconds(1)
+    assert asyncio.run(bed.watch.drop_cache("it waits")) is None
+    assert control.read_text() == "1\n"
+    assert "floor 4.0 GiB (serving): it waits" in dict(bed.acts.told)["evict"]
+    bed.around.cache = Cache(None, "it is not root")
+    assert asyncio.run(bed.watch.drop_cache("it waits")) == "it is not root"
 
 
 def test_without_any_cache_there_is_nothing_to_drop(bed: Bed) -> None:
@@ -254,7 +279,8 @@ def test_room_is_made_before_a_rank_starts(tmp_path: Path, control: Path) -> Non
     bed.seconds(1)
     asyncio.run(bed.watch.make_room(NEED, None))
     assert control.read_text() == "1\n"
-    assert "100.0 GiB are needed by a rank that is to start" in dict(bed.acts.told)["evict"]
+    told = dict(bed.acts.told)["evict"]
+    assert "floor 2.0 GiB (before a start): 100.0 GiB are needed by a rank that is to start" in told
     control.write_text("")
     bed.lay(113.0)
     bed.seconds(1)

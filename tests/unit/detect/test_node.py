@@ -1,6 +1,6 @@
 """Single looks at a node, each with what must and what must not be said."""
 
-from sparkd.detect.node import cma, driver, kernel_lines, late, other_killers, stale_shm
+from sparkd.detect.node import cma, driver, kernel_lines, late, oom_kills, other_killers, stale_shm
 from sparkd.records.defaults import GIB
 
 
@@ -51,3 +51,8 @@ def test_the_kernel_log() -> None:
     later = oom.replace("process ", "process 9")
     assert kernel_lines([oom, later])[0].evidence == f"{oom}\n{later}"
     assert not kernel_lines(["NVRM: loading NVIDIA UNIX Open Kernel Module"])
+
+
+def test_oom_kills_by_the_counter_alone() -> None:
+    assert [verdict.id for verdict in oom_kills(2)] == ["KERNEL_OOM"]
+    assert not oom_kills(0)

@@ -20,6 +20,9 @@ IDLE = (BusyThread("UVM GPU1 BH", 0.0), BusyThread("kswapd0", 0.01))
 UVM = (BusyThread("UVM GPU1 BH", 0.85), BusyThread("kswapd0", 0.01))
 
 
+SUMMED = ("some", "full", "stalls", "scanned", "freed", "refaults", "swapped", "compactions")
+
+
 @dataclass(frozen=True)
 class Node:
     """One second of a node. Rates are per second, shares of wall time; free None: all that is available."""
@@ -33,6 +36,7 @@ class Node:
     freed: float = 0.0
     refaults: float = 0.0
     swapped: float = 0.0
+    compactions: float = 0.0
     threads: tuple[BusyThread, ...] | None = IDLE
     lines: int = 0
 
@@ -40,7 +44,7 @@ class Node:
 def looks(nodes: Iterable[Node], step_s: float = 1.0) -> Iterator[Look]:
     at, sums = (
         1000.0,
-        dict.fromkeys(("some", "full", "stalls", "scanned", "freed", "refaults", "swapped"), 0.0),
+        dict.fromkeys(SUMMED, 0.0),
     )
     for node in nodes:
         at += step_s
@@ -58,6 +62,7 @@ def looks(nodes: Iterable[Node], step_s: float = 1.0) -> Iterator[Look]:
                 refaults=int(sums["refaults"]),
                 swapped=int(sums["swapped"]),
                 oom_kills=0,
+                compactions=int(sums["compactions"]),
             ),
             node.threads,
             node.lines,
@@ -80,6 +85,7 @@ SIGNS = {
     "full": Node(1.5, full=0.3),
     "direct reclaim": Node(1.5, scanned=50_000, freed=4_000),
     "stalls": Node(1.5, stalls=200),
+    "compaction": Node(1.5, compactions=50),
     "swap": Node(1.5, swapped=20_000),
     "refaults": Node(1.5, refaults=60_000),
     "UVM": Node(1.5, threads=UVM),
