@@ -21,6 +21,7 @@ from sparkd.errors import (
     UsageError,
 )
 from sparkd.records.answer import CommandAnswer, LogLine, Membership, NodeEnrolled, Problem, RankStacks
+from sparkd.records.collective import CollectiveTest
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.event import Event
 from sparkd.records.fabric import FabricTest, FabricView
@@ -72,6 +73,17 @@ class Client:
     def fabric_test(self, nodes: Sequence[str] = ()) -> FabricTest:
         """Have these nodes, or all, call each other; takes some seconds."""
         return _decode(self._send("POST", "/v1/fabric/test", {"nodes": nodes}).read(), FabricTest)
+
+    def collectives(
+        self, nodes: Sequence[str] = (), *, size: int | None = None, image: str | None = None
+    ) -> Iterator[CollectiveTest]:
+        """Each collective probe as it goes on, the last one of each `over`. It ends when nobody listens."""
+        body: dict[str, object] = {"nodes": list(nodes)}
+        body |= {} if size is None else {"size": size}
+        body |= {} if image is None else {"image": image}
+        headers = {"accept": "application/x-ndjson"}
+        response = self._send("POST", "/v1/fabric/collectives", body, headers=headers, stream=True)
+        return (_decode(line, CollectiveTest) for line in response.lines() if line)
 
     def deployment(self, name: str) -> DeploymentStatus:
         return self._get(_deployment(name), DeploymentStatus)

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from sparkd.engine.collective import PROBE_MODULE
 from sparkd.errors import UsageError
+from sparkd.records.rank import RankKind
 
 _LOOPBACK = re.compile(r"127(\.\d{1,3}){3}|::1|localhost")
 ENGINE_MODULE = ("-m", "vllm.entrypoints.cli.main")
 """What an engine's python is started with: the same as the `vllm` script, which may lie elsewhere."""
+MODULES: dict[RankKind, tuple[str, ...]] = {"serve": ENGINE_MODULE, "probe": ("-m", PROBE_MODULE)}
+"""The same by the kind of the rank. Nothing that a document says is executed."""
 RUNTIMES = ("systemd", "process", "docker")
 """The better one first; `docker` runs what was asked for with an image, and nothing else."""
 PRESENT = "present"
@@ -26,7 +30,10 @@ class EngineConfig:
 
     @property
     def command(self) -> tuple[str, ...]:
-        return (self.python, *ENGINE_MODULE)
+        return self.command_of("serve")
+
+    def command_of(self, kind: RankKind) -> tuple[str, ...]:
+        return (self.python, *MODULES[kind])
 
 
 @dataclass(frozen=True, slots=True)

@@ -560,7 +560,7 @@ class Agent:
             return make_inner_launch(spec, rank_env=self.config.rank_env, account=account)
         return make_launch(
             spec,
-            engine.command,
+            engine.command_of(spec.kind),
             agent_env=os.environ,
             rank_env=self.config.rank_env,
             cwd=str(self.config.state) if account is None else account.working_folder,

@@ -39,6 +39,9 @@ FileSystem = tuple[int, int, int]
 """A folder's device, and the bytes free and in all of it."""
 
 
+_GRAPHICAL: Final = ("wayland", "x11", "mir")
+
+
 class Machine:
     """Reads below `root`, so that tests can lay out a machine of their own."""
 
@@ -101,6 +104,7 @@ class Machine:
             disks=self._disks(),
             processes=self._others(own, gpus or ()),
             fabric=None if self._config.local else discover(self._root),
+            desktop=self._desktop(),
         )
 
     def _bytes(self, name: str) -> bytes:
@@ -124,6 +128,14 @@ class Machine:
         for device in sorted((self._root / "sys/class/infiniband").glob("*")):
             found[device.name] = self._line(f"sys/class/infiniband/{device.name}/fw_ver")
         return {part: version for part, version in found.items() if version}
+
+    def _desktop(self) -> str:
+        """Of a session of a person that logind shows as open; the greeter's is none."""
+        for path in sorted((self._root / "run/systemd/sessions").glob("*")):
+            said = _assignments(self._line(f"run/systemd/sessions/{path.name}"))
+            if said.get("TYPE") in _GRAPHICAL and said.get("CLASS") == "user":
+                return said["TYPE"]
+        return ""
 
     def _stale(self) -> tuple[StaleFile, ...] | None:
         # What processes of others map is not shown to everybody: nothing could be called unmapped then.

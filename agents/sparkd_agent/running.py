@@ -10,8 +10,10 @@ from sparkd.clock import Clock
 from sparkd.detect import progress as progress_of
 from sparkd.detect import wedge
 from sparkd.detect.progress import ProgressSample
+from sparkd.engine.collective import read_collective
 from sparkd.engine.plugin import read_requests
 from sparkd.engine.transport import Transport, transport_of
+from sparkd.records.collective import CollectiveReport
 from sparkd.records.defaults import Defaults
 from sparkd.records.rank import RankSpec
 from sparkd.records.report import Condemned, LogChunk, ProbeReport, RankPhase, RankReport
@@ -71,6 +73,7 @@ class RunningRank:
         self._progress = progress_of.begin(clock.now().mono, spec.weights_bytes)
         self._mods = ModsWatch(read_requests(spec.env), self._log)
         self._transport: Transport | None = None
+        self._collective = CollectiveReport() if spec.kind == "probe" else None
         self._gang_serves = False
         self._prober: Prober | None = None
         probe = spec.probe
@@ -224,7 +227,11 @@ class RunningRank:
         self._log_at = fresh.next_offset
         if fresh.data:
             self._untold = [*self._untold, fresh][-_UNTOLD_LOOKS:]
-            self._unseen += [line.text for line in fresh.lines]
+            lines = [line.text for line in fresh.lines]
+            self._unseen += lines
+            if self._collective is not None:
+                self._collective = read_collective(lines, self._collective)
+                self._transport = transport_of(lines, self._transport)
 
     def tail(self) -> LogChunk | None:
         """What it wrote that no coordinator has acknowledged yet; of a flood the newest part."""
@@ -249,6 +256,8 @@ class RunningRank:
 
     def report(self) -> RankReport:
         view, progress = self.view, self._progress
+        if self._collective is not None:
+            self._read()  # it may be over before the next look, and what it found is in its last lines
         return RankReport(
             name=view.name,
             state=view.state,
@@ -271,6 +280,7 @@ class RunningRank:
             condemned=self.condemned,
             mods_missing=self._mods.missing,
             transport=self._transport,
+            collective=self._collective,
         )
 
     def _in_words(self, one: StoppedProcess) -> str:

@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 
 import sparkd
 from sparkd.coordinator import metrics
-from sparkd.coordinator.fabric import fabric_now, fabric_test
+from sparkd.coordinator.fabric import fabric_now, fabric_test, nodes_called
 from sparkd.coordinator.logs import LogReader
 from sparkd.coordinator.planner import plan_now
 from sparkd.coordinator.preflight import Check
@@ -19,11 +19,13 @@ from sparkd.coordinator.problems import answer_with_problems
 from sparkd.coordinator.reconciler import Reconciler
 from sparkd.coordinator.stacks import ask_stacks
 from sparkd.coordinator.store import Store
+from sparkd.coordinator.summing import collective_tests
 from sparkd.errors import Conflict, IntentDiffers, NotFound
 from sparkd.gang.machine import ENDED
 from sparkd.profile.check import profile_of
 from sparkd.profile.differences import intent_differences
 from sparkd.records.answer import CommandAnswer, Membership, NodeEnrolled, Problem, RankStacks
+from sparkd.records.defaults import DEFAULTS
 from sparkd.records.event import Event
 from sparkd.records.fabric import FabricTest, FabricView
 from sparkd.records.intent import Intent
@@ -241,6 +243,17 @@ def _add_streams(app: FastAPI, reconciler: Reconciler) -> None:
         stream = _event_stream(reconciler, last_event_id, deployment)
         return StreamingResponse(stream, media_type="text/event-stream")
 
+    @app.post("/v1/fabric/collectives")
+    async def post_collectives(
+        nodes: Annotated[list[str], Body()],
+        size: Annotated[int, Body(ge=8)] = DEFAULTS.collective_bytes,
+        image: Annotated[str | None, Body()] = None,
+    ) -> Response:
+        """Sums of up to `size` bytes by ranks of kind `probe`: a CollectiveTest a line, as each changes."""
+        nodes_called(reconciler.fleet, nodes)
+        tests = collective_tests(reconciler, nodes, size, image)
+        return StreamingResponse(_lines(tests), media_type="application/x-ndjson")
+
     @app.get("/v1/deployments/{name}/logs")
     async def get_logs(  # noqa: PLR0917 - FastAPI passes query parameters by name
         name: str,
@@ -253,6 +266,11 @@ def _add_streams(app: FastAPI, reconciler: Reconciler) -> None:
         _find(reconciler, name)
         reader = LogReader(reconciler, name, rank=rank, generation=generation, since=since, lines=lines)
         return StreamingResponse(reader.stream(follow=follow), media_type="application/x-ndjson")
+
+
+async def _lines(records: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+    async for record in records:
+        yield msgspec.json.encode(record) + b"\n"
 
 
 async def _event_stream(

@@ -15,6 +15,7 @@ from sparkd.fleet.state import Fleet
 from sparkd.gang.preflight import rank_count
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import Answers, Launch, Planner
+from sparkd.preflight.collective import ask_of
 from sparkd.preflight.judge import judge
 from sparkd.preflight.member import member_of
 from sparkd.profile.plan import build_plan, needs_api_key
@@ -47,8 +48,11 @@ def make_planner(keys: KeyRing) -> Planner:
             api_key=key,
             available=available(nodes),
         )
+        specs = tuple(rank.spec for rank in made.ranks)
         return Launch(
-            tuple(rank.spec for rank in made.ranks), judge(tuple(members.values()), made, record.intent)
+            specs,
+            judge(tuple(members.values()), made, record.intent),
+            ask_of(specs, facts[: len(specs)], members, {node.id: node.boot for node in nodes}),
         )
 
     return plan

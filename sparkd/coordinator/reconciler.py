@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
 from typing import Any, TypeVar
@@ -19,10 +19,12 @@ from sparkd.coordinator.pulse import SendPulse, send_pulse
 from sparkd.coordinator.store import Changes, Store
 from sparkd.errors import Unavailable
 from sparkd.failpoints import passed
-from sparkd.fleet import machine, members
+from sparkd.fleet import collectives, machine, members
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Commands, ErrandDone, Fleet, NodeSaid, Superseded, Told
+from sparkd.gang.collective import CollectiveAsk
 from sparkd.gang.state import PendingTask, PulseEndpoint, Say, WriteIncident
+from sparkd.records.collective import CollectiveTest
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.document import Document, Follow, Revision, Task, TaskKind
 from sparkd.records.event import Event
@@ -186,6 +188,27 @@ class Reconciler:
             return None
         finally:
             self._errands.pop(task.id, None)
+
+    def begin_probe(self, ask: CollectiveAsk, nodes: Sequence[str], port: int, most_bytes: int) -> int:
+        """Its number. It runs until `end_probe`."""
+
+        def step(fleet: Fleet, now: Instant) -> tuple[Fleet, Commands, int]:
+            fleet, number = collectives.begin(
+                fleet, ask, nodes, port=port, most_bytes=most_bytes, now=now, limits=self._limits
+            )
+            return fleet, (), number
+
+        return self._apply(step)
+
+    def look_at_probe(self, number: int) -> CollectiveTest:
+        def step(fleet: Fleet, now: Instant) -> tuple[Fleet, Commands, CollectiveTest]:
+            fleet, test = collectives.look(fleet, number, now, self._limits)
+            return fleet, (), test
+
+        return self._apply(step)
+
+    def end_probe(self, number: int) -> None:
+        self._apply(lambda fleet, _: (collectives.end(fleet, number), (), None))
 
     def read_log(self, node: str, rank: str, offset: int) -> "asyncio.Queue[LogChunk]":
         """Have a node send a rank's lines from `offset` on; they arrive in the queue until `unread_log`."""

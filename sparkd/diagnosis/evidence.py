@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from sparkd.records.collective import CollectiveTest
 from sparkd.records.preflight import Asked, Member
 from sparkd.records.report import Sample
 from sparkd.records.verdict import Verdict
@@ -64,3 +65,7 @@ class Evidence:
     """What the launch wants of them; None: they are looked at by themselves."""
     verdicts: tuple[Verdict, ...] = ()
     """What a part of sparkd has found by itself: a detector of the watch, the gang, the planner."""
+    collective: CollectiveTest | None = None
+    """A collective probe of these nodes."""
+    sum_bytes: int = 0
+    """The largest sum that a person asked for of these nodes; 0: nobody did."""

@@ -11,6 +11,8 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from sparkd.engine.collective import PROBE_MODULE
+
 MODS_VARIABLE: Final = "SPARKD_MODS"
 PATH_VARIABLE: Final = "PYTHONPATH"
 PLUGINS_VARIABLE: Final = "VLLM_PLUGINS"
@@ -38,6 +40,7 @@ def known_mods(folder: Path | None = None) -> tuple[str, ...]:
     """The names of the mods that this sparkd brings along: one file or package each."""
     found = ((folder or plugin_folder()) / "sparkd_mods").iterdir()
     names = {path.stem for path in found if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    names.discard(PROBE_MODULE.rpartition(".")[2])
     return tuple(sorted(name.replace("_", "-") for name in names if not name.startswith("_")))
 
 

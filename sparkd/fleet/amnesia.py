@@ -18,6 +18,7 @@ from sparkd.gang.record import GangRecord
 from sparkd.gang.state import Gang, Waiting
 from sparkd.records.document import DeploymentSerial
 from sparkd.records.intent import Descriptor
+from sparkd.records.names import is_deployment_name
 from sparkd.records.rank import RankSpec
 from sparkd.records.report import Hello
 
@@ -30,7 +31,7 @@ def learn(fleet: Fleet, hello: Hello, now: Instant) -> Fleet:
     if not fleet.old:
         return fleet
     named = {serial.name for serial in hello.deployments}
-    named |= {row.spec.deployment for row in hello.ledger}
+    named |= {row.spec.deployment for row in hello.ledger if is_deployment_name(row.spec.deployment)}
     fresh = named - fleet.known_again
     return review(replace(fleet, held=fleet.held | fresh), now)
 
@@ -81,6 +82,8 @@ def _knows_more(fleet: Fleet, hello: Hello) -> bool:
         if serial.name not in records or serial.serial > records[serial.name].serial:
             return True
     for name, generation in hello.generations.items():
+        if not is_deployment_name(name):
+            continue  # a collective probe's: it leaves nothing that could be forgotten
         if name not in records or generation > records[name].generation:
             return True
     return False

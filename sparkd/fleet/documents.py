@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from sparkd.fleet.state import Fleet
+from sparkd.gang.collective import wanted_of
 from sparkd.gang.machine import wanted
 from sparkd.gang.state import Gang
 from sparkd.records.document import DeploymentSerial, Document, Revision, Task
@@ -57,6 +58,9 @@ def _ranks(fleet: Fleet) -> dict[str, list[RankSpec]]:
     if not fleet.holding:
         for name, gang in sorted(fleet.gangs.items()):
             for node, spec in wanted(gang).items() if name not in fleet.held else ():
+                ranks.setdefault(node, []).append(spec)
+        for collective in fleet.collectives.values():
+            for node, spec in wanted_of(collective).items():
                 ranks.setdefault(node, []).append(spec)
     return ranks
 

@@ -16,7 +16,7 @@ from sparkd.errors import (
     Refused,
     UsageError,
 )
-from sparkd.fleet import amnesia
+from sparkd.fleet import amnesia, collectives
 from sparkd.fleet.documents import publication, publish
 from sparkd.fleet.members import node_called
 from sparkd.fleet.nodes import Node, contact, greet, hear
@@ -190,6 +190,7 @@ def tick(fleet: Fleet, now: Instant, limits: Defaults = DEFAULTS) -> Step:
     expired = [errand for errand in fleet.errands if now.mono >= errand.until]
     if expired:
         fleet = publish(replace(fleet, errands=tuple(e for e in fleet.errands if e not in expired)))
+    fleet = collectives.expire(fleet, now, limits)
     fleet, more = _step_gangs(fleet, [(name, Tick()) for name in fleet.gangs], now, limits)
     return fleet, (*commands, *more)
 
@@ -359,7 +360,16 @@ def world_of(fleet: Fleet, name: str) -> World:
             if other_name != name and node.existing(other_name):
                 occupied[node.id] = other_name
     ports = frozenset(other.record.api_port for other in others)
-    return World(fleet.nodes, occupied, ports, fleet.planner, fleet.silence_from)
+    proven = frozenset(gang.record.probed for gang in fleet.gangs.values() if gang.record.proven)
+    return World(
+        fleet.nodes,
+        occupied,
+        ports,
+        fleet.planner,
+        fleet.silence_from,
+        collectives.next_number(fleet),
+        proven,
+    )
 
 
 def _step_gangs(
@@ -379,5 +389,7 @@ def _step_gangs(
             continue
         stale = stale or publication(new) != publication(old)
         fleet = replace(fleet, gangs={**fleet.gangs, name: new})
+        if new.collective is not None:
+            fleet = replace(fleet, probes=max(fleet.probes, new.collective.number))
         commands += [Told(name, new.record.generation, command) for command in told]
     return (publish(fleet) if stale else fleet), tuple(commands)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from sparkd.fleet.nodes import Node
+from sparkd.gang.collective import Collective
 from sparkd.gang.state import Gang, GangCommand, PendingTask, Planner
 from sparkd.records.document import Document, Follow
 from sparkd.records.report import TaskResult
@@ -41,6 +42,10 @@ class Fleet:
     """Silence counts from here at the earliest: the end of the hold, or of a stall of this very process."""
     ticked: float = 0.0
     planner: Planner | None = None
+    probes: int = 0
+    """The highest number of a collective probe that was given in this life."""
+    collectives: dict[int, Collective] = field(default_factory=dict)
+    """Probes that people asked for, by number; those before launches are the gangs' own."""
 
 
 @dataclass(frozen=True, slots=True)

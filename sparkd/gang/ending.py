@@ -59,7 +59,8 @@ def note_report(turn: Turn, node_id: str) -> None:
     if turn.phase not in ("recovering", "stopping") or turn.gang.stacks_until is not None:
         return
     node = turn.world.nodes[node_id]
-    if node.settled and not node.existing(turn.record.name):
+    broken_off = any(report.name in turn.gang.probe_left for report in node.existing())
+    if node.settled and not node.existing(turn.record.name) and not broken_off:
         turn.change(gone=turn.gang.gone | {node_id}, unproven=turn.gang.unproven - {node_id})
 
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from sparkd.clock import Instant
 from sparkd.gang import boot, ending, preflight, recovery, serving
 from sparkd.gang.budget import Budget
+from sparkd.gang.collective import wanted_of
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import (
     Down,
@@ -98,8 +99,10 @@ def step(
 
 
 def wanted(gang: Gang) -> Mapping[str, RankSpec]:
-    """Which ranks should exist now: node id -> spec."""
+    """Which ranks should exist now, the probe's before a launch among them: node id -> spec."""
     record = gang.record
+    if gang.collective is not None:
+        return wanted_of(gang.collective)
     if record.phase in RUNNING or gang.stacks_until is not None:
         return dict(zip(record.nodes, record.specs, strict=True))
     if record.phase == "stopping" and ending.followers_wait(gang):

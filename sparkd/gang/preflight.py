@@ -1,13 +1,15 @@
 """Before anything runs: pending and preflight, up to the commit of a generation. Gang machine rules."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from sparkd.errors import SparkdError
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.placement import place
+from sparkd.gang import trial
 from sparkd.gang.ending import begin_recovering
 from sparkd.gang.state import Answers, PendingTask
 from sparkd.gang.turn import Turn
@@ -43,7 +45,7 @@ def pending(turn: Turn) -> None:
         turn.wait("an old rank to end", "it starts once nothing of it is left", node=old.id)
         return
     turn.enter("preflight", "all nodes are there", nodes=placement.nodes)
-    turn.change(ports_skipped=frozenset())
+    turn.change(ports_skipped=frozenset(), probe_left=frozenset())
 
 
 def _with_old_rank(turn: Turn) -> Node | None:
@@ -68,6 +70,10 @@ def preflight(turn: Turn) -> None:
     back = _with_old_rank(turn)
     if back is not None:
         turn.enter("pending", f"node {back.name} came back with an old rank during the preflight")
+        return
+    if turn.gang.collective is not None:
+        if trial.is_over(turn):
+            _commit(turn, nodes)
         return
     if not turn.gang.tasks:
         _ask_all(turn, nodes)
@@ -107,11 +113,14 @@ def _ask_all(turn: Turn, nodes: tuple[Node, ...]) -> None:
         if turn.record.intent.image is not None:
             image = {"image": turn.record.intent.image}
             turn.ask("image", node.id, image, deadline + turn.limits.image_facts_s)
-    _ask_ports(turn, nodes[0].id, _api_port(turn), _next_rendezvous(turn))
+    _ask_ports(turn, nodes[0].id)
 
 
-def _ask_ports(turn: Turn, node: str, api: int, rendezvous: int) -> None:
-    args = {"ports": [{"port": api, "for": "api"}, {"port": rendezvous, "for": "rendezvous"}]}
+def _ask_ports(turn: Turn, node: str) -> None:
+    """The API's, and two new ones: the collective probe must not leave its connections to the ranks."""
+    rendezvous, probe = islice(_new_ports(turn), 2)
+    wanted = {"api": _api_port(turn), "rendezvous": rendezvous, "probe": probe}
+    args = {"ports": [{"port": port, "for": use} for use, port in wanted.items()]}
     turn.ask("port", node, args, turn.limits.preflight_s)
 
 
@@ -132,7 +141,7 @@ def _api_port(turn: Turn) -> int:
     return next((port for port in ports if port not in taken), turn.limits.api_port_first)
 
 
-def _next_rendezvous(turn: Turn) -> int:
+def _new_ports(turn: Turn) -> Iterator[int]:
     """New for each generation and not one of the last 20, so that a stale rank meets nobody."""
     first, last = turn.limits.rendezvous_port_first, turn.limits.rendezvous_port_last
     used = turn.record.rendezvous_ports[-turn.limits.rendezvous_ports_remembered :]
@@ -140,7 +149,7 @@ def _next_rendezvous(turn: Turn) -> int:
     span = last - first + 1
     candidates = (first + (start - first + i) % span for i in range(span))
     taken = {*used, *turn.gang.ports_skipped, _api_port(turn)}
-    return next(port for port in candidates if port not in taken)
+    return (port for port in candidates if port not in taken)
 
 
 def spread(name: str, span: int) -> int:
@@ -172,7 +181,7 @@ def _ports_free(turn: Turn) -> bool:
         _fail(turn, "no free port was found", Verdict("PORT_IN_USE", Severity.BLOCK, "no free port"))
         return False
     turn.change(tasks=tuple(t for t in turn.gang.tasks if t is not task))
-    _ask_ports(turn, task.node, _api_port(turn), _next_rendezvous(turn))
+    _ask_ports(turn, task.node)
     turn.wait("a free port", "the preflight fails", node=task.node)
     return False
 
@@ -250,12 +259,17 @@ def _commit(turn: Turn, nodes: tuple[Node, ...]) -> None:
         odd = odd_answers(error)
         _fail(turn, f"{odd.title}: {odd.evidence}", odd)
         return
-    blocks = [v for v in launch.verdicts if v.severity is Severity.BLOCK and not v.waived]
+    verdicts = launch.verdicts + trial.verdicts(turn, launch)
+    blocks = [v for v in verdicts if v.severity is Severity.BLOCK and not v.waived]
     if blocks:
         turn.write(**before)
-        _fail(turn, _in_words(blocks), *launch.verdicts)
+        _fail(turn, _in_words(blocks), *verdicts)
         return
-    for verdict in launch.verdicts:
+    if trial.is_due(turn, launch):
+        turn.write(**before)
+        trial.start(turn, launch, nodes, ports["probe"])
+        return
+    for verdict in verdicts:
         if verdict.waived:
             where = f" on {verdict.node}" if verdict.node else ""
             turn.say("waived", f"{verdict.id}{where} was waived by --force: {verdict.title}")
@@ -263,7 +277,8 @@ def _commit(turn: Turn, nodes: tuple[Node, ...]) -> None:
         "launching",
         f"generation {generation} on {', '.join(node.name for node in nodes)}",
         specs=launch.specs,
-        verdicts=(*turn.gang.carried, *launch.verdicts),
+        verdicts=(*turn.gang.carried, *verdicts),
+        **trial.remembered(turn, launch),
     )
     turn.change(launched_at=turn.now.mono, ready_since=None, carried=(), proof_asked=None, blocked_since=None)
 

@@ -42,6 +42,9 @@ class GangRecord:
     """How long the last boot took."""
     told_exits: tuple[tuple[str, int], ...] = ()
     """(rank's name, pid) of the last process ends that were told: an agent repeats one until acknowledged."""
+    probed: str = ""
+    """The key of the last collective probe before a launch, and whether it passed."""
+    proven: bool = False
 
     @property
     def descriptor(self) -> Descriptor:

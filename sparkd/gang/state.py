@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sparkd.fleet.nodes import Node
+from sparkd.gang.collective import Collective, CollectiveAsk
 from sparkd.gang.record import GangRecord
 from sparkd.records.document import Task
 from sparkd.records.fall import Fall
@@ -34,6 +35,15 @@ class PendingTask:
     task: Task
     until: float
     result: TaskResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What came of a probe, while nothing of its key changes."""
+
+    key: str
+    proved: bool
+    verdicts: tuple[Verdict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,12 @@ class Gang:
     """When the first of the launches was blocked that nobody has asked for: after a fall, or a reboot."""
     carried: tuple[Verdict, ...] = ()
     """Warnings that the next launch goes with."""
+    collective: Collective | None = None
+    """The probe that runs before this launch."""
+    tried: Tried | None = None
+    """The one that ran before this launch."""
+    probe_left: frozenset[str] = frozenset()
+    """Ranks of a probe that was broken off: what nodes must be rid of as of a rank of the gang."""
 
     @property
     def name(self) -> str:
@@ -188,6 +204,8 @@ class Launch:
 
     specs: tuple[RankSpec, ...]
     verdicts: tuple[Verdict, ...] = ()
+    collective: CollectiveAsk | None = None
+    """What is to be proved before; None where ranks meet over no network."""
 
 
 Answers = Mapping[str, TaskResult | None]
@@ -210,3 +228,7 @@ class World:
     planner: Planner | None = None
     silence_counts_from: float = 0.0
     """The end of the coordinator's hold: nobody could be heard before."""
+    probe_number: int = 1
+    """For the next collective probe: no node has heard of it."""
+    proven: frozenset[str] = frozenset()
+    """Keys of collective probes that have passed, of all deployments."""

@@ -54,6 +54,8 @@ class Turn:
     def enter(self, phase: Phase, reason: str, **record: Any) -> None:
         """Change the phase: durable, told with its reason, and the waiting starts anew."""
         before = self.phase
+        if self.gang.collective is not None:
+            self.change(probe_left=frozenset(spec.name for spec in self.gang.collective.specs))
         self.write(phase=phase, reason=reason, since_wall=self.now.wall, **record)
         self.change(
             phase_since=self.now.mono,
@@ -61,6 +63,8 @@ class Turn:
             tasks=(),
             stacks_until=None,
             progress_at=self.now.mono,
+            collective=None,
+            tried=None,
         )
         self.commands.append(Say("phase", reason, from_=before, to=phase))
 

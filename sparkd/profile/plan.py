@@ -227,7 +227,7 @@ def _rank_plan(
         generation=descriptor.generation,
         rank=rank,
         ranks=ranks,
-        runtime=_runtime(node, descriptor.intent.image),
+        runtime=runtime_of(node, descriptor.intent.image),
         engine=engine.name,
         args=tuple(word for arg in args for word in arg.words),
         # An empty value keeps the node's own from the rank.
@@ -312,7 +312,8 @@ def _profile_args(
     return planned
 
 
-def _runtime(node: NodeFacts, image: str | None) -> RuntimeName:
+def runtime_of(node: NodeFacts, image: str | None) -> RuntimeName:
+    """How this node would run a rank. Raises UsageError."""
     wanted: tuple[RuntimeName, ...] = ("docker",) if image else ("systemd", "process")
     for runtime in wanted:
         if runtime in node.runtimes:

@@ -77,6 +77,19 @@ class Defaults:
     fabric_datagram_s: float = 0.3
     fabric_datagrams: int = 3
     fabric_exchanges: int = 20
+    collective_s: float = 60.0
+    """A collective probe ends within so long, whatever it does: by itself, else its agent kills it."""
+    collective_short_s: float = 10.0
+    """Before a launch, from when the last of its processes has loaded torch, which takes 3 to 20 s."""
+    collective_long_s: float = 45.0
+    """For `sparkd fabric test`, from the same moment."""
+    collective_ladder_share: float = 0.5
+    """Of that time for sums; the rest is for meeting, and for reports that come once a beat."""
+    collective_bytes: int = 256 * MIB
+    """The largest sum. NVIDIA's own test takes 16 GiB, and froze a Spark with a desktop (public case 4)."""
+    collective_short_bytes: int = 64 * MIB
+    collective_free_share: int = 4
+    """So many times as much memory as the largest sum must be available, or it is not tried."""
     resolve_s: float = 1.0
     """For a node's resolver to answer for the node's own name; without a name server it may take 30 s."""
     copy_bytes_s: float = 400 * MIB

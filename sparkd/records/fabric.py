@@ -5,6 +5,7 @@ Nothing in it is a judgement: what ranks use of it is chosen in `sparkd.fabric`.
 
 from dataclasses import dataclass, field
 
+from sparkd.records.collective import CollectiveTest
 from sparkd.records.verdict import Verdict
 
 
@@ -151,3 +152,5 @@ class FabricTest:
     view: FabricView
     calls: tuple[Call, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
+    collectives: tuple[CollectiveTest, ...] = ()
+    """Of all nodes together, then of each pair; none where nodes do not reach each other."""

@@ -98,3 +98,5 @@ class MachineFacts:
     processes: tuple[ProcessFacts, ...] = ()
     fabric: NodeFabric | None = None
     """None: this agent does not look, it belongs to a local set."""
+    desktop: str = ""
+    """The kind of a graphical session that somebody has there, as logind says it: `wayland`, `x11`."""

@@ -7,6 +7,8 @@ from sparkd.records.defaults import DEFAULTS
 from sparkd.records.intent import Descriptor
 
 RuntimeName = Literal["process", "systemd", "docker"]
+RankKind = Literal["serve", "probe"]
+"""`probe`: the collective probe in a rank's place; it serves nothing and is over within a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +106,4 @@ class RankSpec:
     """It was given RDMA ports to reach the others: NCCL must not fall back to sockets."""
     image: PinnedImage | None = None
     """With the runtime `docker` only."""
+    kind: RankKind = "serve"

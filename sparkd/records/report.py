@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sparkd.records.collective import CollectiveReport, Transport
 from sparkd.records.document import DeploymentSerial, Revision
 from sparkd.records.fabric import NodeFabric
 from sparkd.records.memory import Memory, Pressure
@@ -77,10 +78,12 @@ class RankReport:
     """Its processes in state T, in words: rank 0's own agent sees those of its node only."""
     mods_missing: str | None = None
     """Why it may not serve: a required mod that a process with a loaded model did not apply."""
-    transport: Literal["rdma", "sockets"] | None = None
+    transport: Transport | None = None
     """The way that NCCL took, by its own words; None while it has said nothing."""
     condemned: "Condemned | None" = None
     """Its node must be rid of it: the agent ends it, at the latest when the coordinator does not."""
+    collective: CollectiveReport | None = None
+    """Of a rank of kind `probe` only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,23 +230,29 @@ class AgentProcess:
     """Beside the test's own."""
     guest: bool = field(default_factory=lambda: not by_systemd())
     """As in a local set. One that is not protects itself, and takes the machine for its node."""
+    python: Path | None = None
+    """Of an engine, instead of the one that only lives."""
+    fabric_address: str = ""
+    """Where it meets others, if that is not where it is managed."""
 
     @property
     def stop_ranks(self) -> Path:
         return self.folder / "stop"
 
     def start(self) -> None:
-        engine = self.folder / "engine"
-        engine.write_text(ENGINE.format(python=sys.executable, stop=str(self.stop_ranks)))
-        engine.chmod(0o755)
+        engine = self.python or self.folder / "engine"
+        if self.python is None:
+            engine.write_text(ENGINE.format(python=sys.executable, stop=str(self.stop_ranks)))
+            engine.chmod(0o755)
+        met = f"fabric_address = {json.dumps(self.fabric_address)}\n" if self.fabric_address else ""
         token = self.folder / "agent.token"
         token.touch(0o600)
         token.write_text("token-of-tests")
         config = self.folder / "agent.toml"
         config.write_text(
             f"[node]\nid = {json.dumps(self.node)}\nname = {json.dumps(self.node)}\n"
-            'address = "127.0.0.1"\nfabric_interface = "lo"\n'
-            f"local = {json.dumps(self.guest)}\n"
+            f"address = {json.dumps('127.0.0.2' if met else '127.0.0.1')}\n"
+            f'fabric_interface = "lo"\n{met}local = {json.dumps(self.guest)}\n'
             f"[coordinator]\nurls = {json.dumps([*self.earlier_urls, self.url])}\n"
             f"holder = {json.dumps(self.holder)}\ntoken_file = {json.dumps(str(token))}\n"
             + (f"identity = {json.dumps(str(self.identity))}\n" if self.identity else "")

@@ -16,6 +16,7 @@ from sparkd_agent.ears import Ears, neighbours
 from sparkd_agent.reach import reach, reach_all
 from tests.bed.agent_process import HOLDER, AgentProcess, until
 from tests.bed.coordinator import Coordinator, sparkd
+from tests.bed.stand_in import make_stand_in
 
 QUICK = replace(DEFAULTS, fabric_connect_s=0.3, fabric_datagram_s=0.1)
 
@@ -93,12 +94,14 @@ def test_who_answers_on_the_link(tmp_path: Path) -> None:
 def two(tmp_path: Path) -> Iterator[Coordinator]:
     names = {"node-1": "node-1", "node-2": "node-2"}
     coordinator = Coordinator(tmp_path, names, holder=HOLDER)
+    python = make_stand_in(tmp_path / "engine")
     coordinator.start()
     with ExitStack() as stack:
         stack.callback(coordinator.end, signal.SIGKILL)
         for name in names:
             (tmp_path / name).mkdir()
-            agent = AgentProcess(tmp_path / name, f"http://127.0.0.1:{coordinator.agents}", name)
+            url = f"http://127.0.0.1:{coordinator.agents}"
+            agent = AgentProcess(tmp_path / name, url, name, python=python)
             agent.start()
             stack.callback(agent.kill)
         until(

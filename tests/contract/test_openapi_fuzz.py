@@ -21,8 +21,9 @@ Authorization = "Bearer ${SPARKD_TEST_TOKEN}"
 [parameters]
 "path.name" = ["tiny", "n1", "nobody"]
 """
-WITHOUT = ("/v1/events", "/v1/deployments/{name}/ready")
-"""A stream that does not end, and the one route whose answer is 503 by design. test_rest.py tries both."""
+WITHOUT = ("/v1/events", "/v1/deployments/{name}/ready", "/v1/fabric/collectives")
+"""A stream that does not end, the one route whose answer is 503 by design, and one that takes a minute where
+nodes are played. test_rest.py and test_collective.py try them."""
 
 
 @pytest.mark.timeout(600)

@@ -26,6 +26,7 @@ from sparkd.records.names import parse_rank_name
 from sparkd.records.rank import RankSpec
 from sparkd_agent.account import Account
 from sparkd_agent.cgroup import group_of
+from sparkd_agent.config import MODULES
 from sparkd_agent.kill import kill_exactly, kill_pass
 from sparkd_agent.members import Marks, RankMembers
 from sparkd_agent.procfs import ProcFs
@@ -185,7 +186,8 @@ class DockerRuntime:
             log.warning("%s may lock little memory, and RDMA needs much: %s", spec.name, error)
             self._remove(spec.name, folder.path)
             attached = self._started(replace(container, memlock=False))
-        body = shim_spec(folder, spec, self._inside(launch, image, cache), self._limits, folder_fd=None)
+        inside = self._inside(spec, launch, image, cache)
+        body = shim_spec(folder, spec, inside, self._limits, folder_fd=None)
         try:
             attached.send(body, self._limits.docker_s)
         except DockerUnreachable:
@@ -239,11 +241,12 @@ class DockerRuntime:
             environment=((FAILPOINTS, armed),) if armed else (),
         )
 
-    def _inside(self, launch: Launch, image: Image, cache: Path) -> Launch:
+    def _inside(self, spec: RankSpec, launch: Launch, image: Image, cache: Path) -> Launch:
         """The rank as the shim executes it: the image's own environment below the launch's."""
         caches = {name: str(cache / folder) for name, folder in CACHE_VARIABLES.items()}
         of_image = {name: value for name, value in image.environment.items() if diverts(name) is None}
         env = {"PATH": DEFAULT_PATH, **of_image, **caches, **launch.env}
+        command = self._command if spec.kind == "serve" else (PYTHONS[0], *MODULES[spec.kind])
         if os.geteuid() != 0:
             env.setdefault("USER", "sparkd")  # an image knows no name for this user; libraries ask for one
         account = launch.account
@@ -252,7 +255,7 @@ class DockerRuntime:
         return replace(
             launch,
             account=account,
-            argv=with_entrypoint(image.entrypoint, self._command + launch.argv),
+            argv=with_entrypoint(image.entrypoint, command + launch.argv),
             env=with_plugin({name: value for name, value in env.items() if value}, plugin_folder()),
             cwd=caches["HOME"],
         )

@@ -22,9 +22,13 @@ class Entry:
     """What it has to say of a checkpoint, given the profile's `hf-overrides`; most say nothing."""
 
 
+_NO_MOD = "fabric_probe"
+"""A program of its own: what starts in the place of a rank to try the fabric."""
+
+
 def names() -> list[str]:
-    found = pkgutil.iter_modules(sparkd_mods.__path__)
-    return sorted(one.name.replace("_", "-") for one in found if not one.name.startswith("_"))
+    found = {one.name for one in pkgutil.iter_modules(sparkd_mods.__path__)} - {_NO_MOD}
+    return sorted(name.replace("_", "-") for name in found if not name.startswith("_"))
 
 
 def load(name: str) -> Entry:

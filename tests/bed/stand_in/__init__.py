@@ -28,6 +28,7 @@ which wins. `value@R` applies to rank R only.
     ANSWER=TEXT         every answer, instead of 84 to "12 x 7" and words to anything else
     HANG=1              completions are taken and never answered, and no counter moves
     STEP_S=0.001        per token
+    PROBE=absent        the collective probe never goes to the rendezvous; `torchless`, `mute`: as said
     PREFILL_S=0         before the first token ...
     PREFILL_MOVES=prompt   ... in which the prompt counter grows, or as in 0.32 only the KV gauge (`kv`)
 """

@@ -8,12 +8,18 @@ import sys
 import threading
 import time
 
-from stand_in.place import Lines, Place, exit_code, fork, write
+from stand_in.place import Lines, Place, exit_code, fork, read_setting, write
+from stand_in.probe import PROBE
+from stand_in.probe import main as run_probe
 
 SERVE = ["-m", "vllm.entrypoints.cli.main", "serve"]
 
 
 def main(folder: str, python: str) -> None:
+    if sys.argv[1:3] == PROBE:
+        words = sys.argv[3:]
+        run_probe(words, read_setting(folder, "PROBE", rank=int(words[words.index("--rank") + 1])))
+        return
     if sys.argv[1:4] != SERVE:
         site = os.path.join(
             folder, "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages"

@@ -36,6 +36,21 @@ def read_flags(words: Iterable[str]) -> tuple[dict[str, list[str]], list[str]]:
     return flags, values
 
 
+def read_setting(folder: str, name: str, default: str = "", *, rank: int) -> str:
+    """From `settings.json` (read anew each time), else the environment; `value@rank` filters."""
+    try:
+        with open(os.path.join(folder, "settings.json")) as file:
+            value = json.load(file).get(name)
+    except FileNotFoundError:
+        value = None
+    if value is None:
+        value = os.environ.get("STAND_IN_" + name)
+    if value is None:
+        return default
+    value, at, only = value.rpartition("@") if "@" in value else (value, "", "")
+    return default if at and only != str(rank) else value
+
+
 class Place:
     """Shared by all processes of one rank; every fork inherits it and changes its own copy."""
 
@@ -54,18 +69,7 @@ class Place:
         return (self.flags.get(name) or [default])[0]
 
     def setting(self, name: str, default: str = "") -> str:
-        """From `settings.json` (read anew each time), else the environment; `value@rank` filters."""
-        try:
-            with open(os.path.join(self.folder, "settings.json")) as file:
-                value = json.load(file).get(name)
-        except FileNotFoundError:
-            value = None
-        if value is None:
-            value = os.environ.get("STAND_IN_" + name)
-        if value is None:
-            return default
-        value, at, rank = value.rpartition("@") if "@" in value else (value, "", "")
-        return default if at and rank != str(self.rank) else value
+        return read_setting(self.folder, name, default, rank=self.rank)
 
     def seconds(self, name: str, default: float) -> float:
         return float(self.setting(name, "") or default)
