@@ -202,4 +202,3 @@ def test_nodes_that_serve_are_left_alone(pair: Bench) -> None:
     assert (code, ids(test)) == (0, {("FABRIC_UNPROVEN", "node-1", "warn")})
     assert "serving is ready there" in test["verdicts"][0]["evidence"]
     assert pair.probes() == before
-    pair.down("one")
