@@ -1,5 +1,6 @@
 """What is done to two ranks, and the one line of figures that comes of it."""
 
+import json
 import os
 import signal
 import threading
@@ -220,7 +221,7 @@ def keep_records(bench: Bench, cluster: Cluster, deployment: Deployment) -> None
         _write(bench, name, cluster.run(*words, timeout_s=30.0).stdout)
     try:
         for incident in deployment.incidents():
-            _write(bench, f"incident-g{incident.get('generation')}.json", repr(incident))
+            _write(bench, f"incident-g{incident.get('generation')}.json", json.dumps(incident, indent=1))
     except SparkdError as error:
         bench.say(f"incidents: {error}")
 
@@ -310,27 +311,22 @@ def fabric(bench: Bench, cluster: Cluster) -> None:
 def refusal(bench: Bench, cluster: Cluster) -> None:
     """A profile that requires RDMA where there is none; then forced, until NCCL has said its way."""
     asked = [*bench.setting.up, "--set", "fabric.rdma=required", "--set", "restart.budget=0"]
-    words = [word for id_ in WAIVED for word in ("--force", id_)]
-    begun = time.monotonic()
-    done = cluster.run("up", *asked, "--name", "refused", *words, "--timeout", "20", timeout_s=60.0)
-    told = (done.stdout + done.stderr).replace("\n", " | ")
-    _write(bench, "refused.txt", done.stdout + done.stderr)
-    bench.say(
-        f"requires RDMA: exit code {done.returncode} after {time.monotonic() - begun:.1f} s: {told[-500:]}"
-    )
-    cluster.run("down", "refused", timeout_s=60.0)
-    if not bench.setting.cuda:
-        return
-    begun = time.monotonic()
-    words += ["--force", "FABRIC_ABSENT"]
-    limit = max(30.0, min(BOOT_S, bench.left_s() - 20.0))
-    done = cluster.run("up", *asked, "--name", "forced", *words, timeout_s=limit)
-    told = (done.stdout + done.stderr).replace("\n", " | ")
-    _write(bench, "forced.txt", done.stdout + done.stderr)
-    bench.say(
-        f"… and forced: exit code {done.returncode} after {time.monotonic() - begun:.1f} s: {told[-500:]}"
-    )
-    cluster.run("down", "forced", timeout_s=60.0)
+    waived = [word for id_ in WAIVED for word in ("--force", id_)]
+    tries = {"refused": waived}
+    if bench.setting.cuda:
+        tries["forced"] = [*waived, "--force", "FABRIC_ABSENT"]
+    for name, words in tries.items():
+        begun = time.monotonic()
+        limit = max(30.0, min(BOOT_S, bench.left_s() - 20.0))
+        done = cluster.run("up", *asked, "--name", name, *words, timeout_s=limit)
+        text = done.stdout + done.stderr
+        _write(bench, f"{name}.txt", text)
+        lines = [line.strip() for line in text.splitlines() if "RDMA" in line or "sockets" in line]
+        told = "".join(f"\n   {line[:160]}" for line in dict.fromkeys(lines))
+        bench.say(
+            f"{name}, requires RDMA: exit code {done.returncode} after {time.monotonic() - begun:.1f} s{told}"
+        )
+        cluster.run("down", name, timeout_s=60.0)
 
 
 # Without sparkd.
