@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -106,23 +107,26 @@ def later(seconds_: float, act: Callable[[], None]) -> threading.Timer:
 
 def bring_up(bench: Bench, cluster: Cluster) -> Deployment:
     begun = time.monotonic()
-    words = [word for id_ in WAIVED for word in ("--force", id_)]
-    done = cluster.run(
-        "up",
-        *bench.setting.up,
-        "--name",
-        bench.lane,
-        *words,
-        timeout_s=max(30.0, min(BOOT_S, bench.left_s())),
-    )
-    (bench.folder / "up.txt").write_text(done.stdout + done.stderr)
+    waived = list(WAIVED)
+    while True:
+        words = [word for id_ in waived for word in ("--force", id_)]
+        limit = max(30.0, min(BOOT_S, bench.left_s()))
+        done = cluster.run("up", *bench.setting.up, "--name", bench.lane, *words, timeout_s=limit)
+        text = done.stdout + done.stderr
+        _write(bench, "up.txt", text)
+        if done.returncode == 0:
+            break
+        bench.say(f"sparkd up: exit code {done.returncode}: {text[-1500:]}")
+        # A collective that fails here is a finding, and no reason to learn nothing else.
+        found = sorted(set(re.findall(r"block (COLLECTIVE_\w+)", text)) - set(waived))
+        if not found:
+            raise RuntimeError("sparkd up failed")
+        bench.say(f"again, without {', '.join(found)}")
+        cluster.run("down", bench.lane, timeout_s=60.0)
+        waived += found
     deployment = Deployment(cluster, bench.lane)  # type: ignore[arg-type]
-    if done.returncode != 0:
-        bench.say(f"sparkd up: exit code {done.returncode}: {(done.stdout + done.stderr)[-1500:]}")
-        raise RuntimeError("sparkd up failed")
-    bench.say(
-        f"sparkd up: ready after {time.monotonic() - begun:.1f} s; {bench.on_card(everything(deployment))}"
-    )
+    took = time.monotonic() - begun
+    bench.say(f"sparkd up: ready after {took:.1f} s; {bench.on_card(everything(deployment))}")
     return deployment
 
 
