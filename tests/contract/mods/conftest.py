@@ -16,7 +16,7 @@ VERSIONS = Path(os.environ.get("SPARKD_VLLM_VERSIONS") or Path.home() / ".cache"
 ALL = ("0.24.0", "0.32.0", "0.33.0")
 ANSWER_S = 240
 MODS = ("mimo-config", "mimo-fused-qkv", "mimo-mtp-fused-qkv", "mimo-mxfp8-mixed", "mimo-packed-modules")
-MODS += ("mimo-vision-merger", "nvfp4-marlin-repack")
+MODS += ("mimo-nvfp4-kv", "mimo-vision-merger", "nvfp4-marlin-repack")
 MODS += ("autoround-mixed", "minimax-m3-loader", "minimax-m3-norm")
 PAGES = "mimo-drafter-pages"
 """Made for 0.32 and later."""
