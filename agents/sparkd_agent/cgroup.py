@@ -7,10 +7,13 @@ has no such file, the kill path signals what `cgroup.procs` lists, again and aga
 
 import contextlib
 import os
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 CGROUP_ROOT: Final = "/sys/fs/cgroup"
+_NO_LIMIT: Final = 1 << 60
+"""Version 1 has a very large number where nobody has set one."""
 BELOW: Final = "rank"
 """As in `shim.py`, which must do without this module."""
 
@@ -65,6 +68,30 @@ def group_of(pid: int, root: str = CGROUP_ROOT, proc: str = "/proc") -> str | No
             if path != "/" and Path(folder, "cgroup.procs").exists():
                 return folder
     return None
+
+
+def memory_limits(paths: Iterable[str], root: Path) -> Iterator[tuple[str, int, int | None]]:
+    """(group, most, used), bytes, of these groups and those above them that have a limit; version 2 or 1.
+
+    The root's own is a container's, and holds for all that is in it.
+    """
+    groups = {str(one) for path in paths for one in (PurePosixPath(path), *PurePosixPath(path).parents)}
+    for group in sorted(groups - {"/", "."}):
+        for base, limit, used in (
+            ("", "memory.max", "memory.current"),
+            ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            folder = root / base / group.lstrip("/")
+            most = _whole(folder / limit)
+            if most is not None and most < _NO_LIMIT:
+                yield group, most, _whole(folder / used)
+
+
+def _whole(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):  # `max` is no number
+        return None
 
 
 def folder_of(control_group: str, root: str = CGROUP_ROOT) -> str | None:

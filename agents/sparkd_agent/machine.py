@@ -18,10 +18,12 @@ import sparkd
 from sparkd.detect.gpu import GpuLook
 from sparkd.engine.plugin import plugin_folder
 from sparkd.records.defaults import DEFAULTS
-from sparkd.records.facts import DiskFacts, MachineFacts, ProcessFacts, StaleFile
+from sparkd.records.facts import DiskFacts, MachineFacts, MemoryLimit, ProcessFacts, StaleFile
+from sparkd_agent import cgroup
 from sparkd_agent.config import AgentConfig
 from sparkd_agent.fabric import discover
 from sparkd_agent.procfs import ProcFs, Stat
+from sparkd_agent.runtime.manager import RANKS_GROUP
 from sparkd_agent.versions import engine_versions, mods_fingerprint
 from sparkd_agent.watch import driver, shm
 from sparkd_agent.watch.sample import parse_cma, parse_memory, parse_swap
@@ -105,6 +107,7 @@ class Machine:
             processes=self._others(own, gpus or ()),
             fabric=None if self._config.local else discover(self._root),
             desktop=self._desktop(),
+            memory_limits=() if self._config.local else self._memory_limits(),
         )
 
     def _bytes(self, name: str) -> bytes:
@@ -136,6 +139,11 @@ class Machine:
             if said.get("TYPE") in _GRAPHICAL and said.get("CLASS") == "user":
                 return said["TYPE"]
         return ""
+    def _memory_limits(self) -> tuple[MemoryLimit, ...]:
+        """Of the slice of ranks, and of where this agent is, whose children are ranks without systemd."""
+        own = [line.split(":", 2)[-1] for line in self._line("proc/self/cgroup").splitlines()]
+        found = cgroup.memory_limits((RANKS_GROUP, *own), self._root / "sys/fs/cgroup")
+        return tuple(MemoryLimit(*one) for one in found)
 
     def _stale(self) -> tuple[StaleFile, ...] | None:
         # What processes of others map is not shown to everybody: nothing could be called unmapped then.

@@ -55,6 +55,7 @@ def asked_of(intent: Intent) -> Asked:
         mods=tuple(str(mod.get("name")) for mod in profile.get("mods", ())),
         model_id=model.get("id"),
         revision=model.get("revision"),
+        args=profile.get("engine", {}).get("args", {}),
         image=intent.image,
     )
 

@@ -1,6 +1,7 @@
 """Everything that can be wrong with a merged profile, all of it at once, each with the path to it."""
 
 import difflib
+import re
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -126,9 +127,18 @@ _BOUNDS: Final = {
 }
 
 
+_OF_A_GROUP: Final = re.compile(r"(?i)^(systemd|cgroups?|docker|mem(ory)?[-_.]?(max|high|limit|swap.*))$")
+_BLIND: Final = (
+    "a control group's limit does not see what a GPU takes of unified memory, and ends nothing in time "
+    "(CGROUP_BLIND); `memory.floors_gib` is what the node's agent watches"
+)
+
+
 def _problem(details: Any) -> Problem:
     path: Path = tuple(key for key in details["loc"] if key != "[key]")
     kind = details["type"]
+    if kind == "extra_forbidden" and _OF_A_GROUP.search(str(path[-1])):
+        return Problem(path, f"not offered: {_BLIND}")
     if kind == "extra_forbidden":
         valid = _fields(_at(path[:-1]))
         near = difflib.get_close_matches(str(path[-1]), valid, n=1)

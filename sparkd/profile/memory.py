@@ -8,6 +8,7 @@ into that, or it gives up after having loaded for half an hour.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from sparkd.engine.flags import whole_number
 from sparkd.profile.kv import LAYOUT_VARIABLE, KvNeed, kv_need
 from sparkd.profile.schema import Profile
 from sparkd.records.defaults import GIB
@@ -17,6 +18,10 @@ from sparkd.records.verdict import Severity, Verdict
 
 _DEFAULT_UTILIZATION: Final = 0.92
 """vLLM's own, when a profile does not say (0.33)."""
+_BYTES: Final = "kv-cache-memory-bytes"
+_FEWER: Final = (
+    f"give {_BYTES} fewer bytes, or leave it out: vLLM does not check it against the memory there is"
+)
 _WASTEFUL: Final = 1.5
 """KV pages billed over their content from which it is worth a word: layers of two kinds cost up to 1.15,
 an fp8 target beside a bf16 drafter 3.4."""
@@ -27,7 +32,9 @@ def memory_lines(profile: Profile) -> tuple[MemoryLine, ...]:
     memory = profile.memory
     lines = [MemoryLine("weights", round(memory.weights_gib * GIB))]
     kv = kv_need(profile)
-    if kv is not None:
+    if (given := _given_bytes(profile)) is not None:
+        lines.append(MemoryLine(f"KV cache, as {_BYTES} says", given))
+    elif kv is not None:
         lines.append(MemoryLine(_kv_label(kv, memory.kv.requests), kv.bytes * memory.kv.requests))
     lines += [
         MemoryLine("runtime", round(memory.runtime_gib * GIB)),
@@ -66,28 +73,33 @@ def memory_verdicts(
     """`available` is the measured MemAvailable by node id, of nodes on which nothing of this runs."""
     lines = memory_lines(profile)
     need = need_bytes(lines)
+    given = _given_bytes(profile) is not None
     arithmetic = f"{' + '.join(f'{line.bytes / GIB:.1f} {line.label}' for line in lines)} = {_gib(need)}"
     found = []
     for node in members:
         if 0 < node.memory_total < need:
             found.append(
                 Verdict(
-                    id="MEMORY_FIT",
+                    id="KV_BYTES_NO_CHECK" if given else "MEMORY_FIT",
                     severity=Severity.BLOCK,
                     title="a rank needs more memory than the node has",
                     evidence=f"{arithmetic}, and {node.name} has {_gib(node.memory_total)}",
-                    remedy="choose a layout with more nodes, or a smaller model or context",
+                    remedy=_FEWER
+                    if given
+                    else "choose a layout with more nodes, or a smaller model or context",
                     node=node.id,
                 )
             )
         elif node.id in available and available[node.id] < need and not node.local:
             found.append(
                 Verdict(
-                    id="MEMORY_AVAILABLE",
+                    id="KV_BYTES_NO_CHECK" if given else "MEMORY_AVAILABLE",
                     severity=Severity.BLOCK,
                     title="a rank needs more memory than is available on the node now",
                     evidence=f"{arithmetic}, and {node.name} has {_gib(available[node.id])} available",
-                    remedy="end what else runs there, or reboot the node if nothing does",
+                    remedy=_FEWER
+                    if given
+                    else "end what else runs there, or reboot the node if nothing does",
                     node=node.id,
                 )
             )
@@ -157,7 +169,7 @@ def _pages_verdict(kv: KvNeed) -> Verdict:
 def _share(profile: Profile) -> float | None:
     """The part of the pool that vLLM allows itself; None when it goes by bytes, or when nobody knows."""
     args = profile.engine.args
-    if "kv-cache-memory-bytes" in args:
+    if _BYTES in args:
         return None
     try:
         return float(str(args["gpu-memory-utilization"]))
@@ -165,6 +177,11 @@ def _share(profile: Profile) -> float | None:
         return _DEFAULT_UTILIZATION if profile.memory.kv.layers else None
     except ValueError:
         return None
+
+
+def _given_bytes(profile: Profile) -> int | None:
+    """Of the KV cache, if it is given so."""
+    return whole_number(profile.engine.args.get(_BYTES))
 
 
 def _held(profile: Profile) -> int:

@@ -59,6 +59,16 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """Of a control group that ranks run in, or below which they do. Bytes."""
+
+    group: str
+    """Its path below the hierarchy: `/sparkd.slice/sparkd-ranks.slice`."""
+    most: int
+    used: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MachineFacts:
     """One machine at one moment. Versions, limits and what takes up room; bytes and seconds."""
 
@@ -100,3 +110,4 @@ class MachineFacts:
     """None: this agent does not look, it belongs to a local set."""
     desktop: str = ""
     """The kind of a graphical session that somebody has there, as logind says it: `wayland`, `x11`."""
+    memory_limits: tuple[MemoryLimit, ...] = ()

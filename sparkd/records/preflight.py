@@ -1,6 +1,7 @@
 """What a preflight knows when it judges: what is asked of the nodes, and what each of them answered."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from sparkd.records.checkpoint import Checkpoint, ModelsFound
 from sparkd.records.fabric import NodeFabric
@@ -54,6 +55,8 @@ class Asked:
     model_id: str | None = None
     """On the Hub, with its revision; None for a model that is known by its path."""
     revision: str | None = None
+    args: dict[str, Any] = field(default_factory=dict)
+    """Of the engine, by their canonical names."""
     image: str | None = None
     """Ranks run in containers of it, so what is installed beside an agent is not what they use."""
 

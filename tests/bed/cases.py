@@ -8,6 +8,7 @@ import msgspec
 
 from sparkd.diagnosis.evidence import Evidence, Line
 from sparkd.diagnosis.lines import read_line
+from tests.bed.launch_case import evidence_of_launch
 
 FOLDER = Path(__file__).parents[1] / "cases"
 
@@ -17,10 +18,14 @@ def case_folders() -> list[Path]:
 
 
 def evidence_of(case: Path) -> Evidence:
-    """`evidence.json` is an Evidence; `rankN*.log` are lines of ranks, `kernel*.log` of a node's kernel.
+    """`launch.yaml` is a launch (`launch_case.py`).
+
+    Else `evidence.json` is an Evidence; `rankN*.log` are lines of ranks, `kernel*.log` of a node's kernel.
 
     A line may begin with seconds and a blank (`12.025 NCCL WARN …`): when it was written.
     """
+    if (case / "launch.yaml").exists():
+        return evidence_of_launch(case / "launch.yaml")
     recorded = case / "evidence.json"
     evidence = msgspec.json.decode(recorded.read_bytes(), type=Evidence) if recorded.exists() else Evidence()
     lines, kernel = list(evidence.lines), list(evidence.kernel)

@@ -22,7 +22,7 @@ from sparkd_agent.runtime.unit import RankUnit, Stdio, bus_properties, run_words
 _NAME: Final = "org.freedesktop.systemd1"
 _MANAGER: Final = DBusAddress("/org/freedesktop/systemd1", bus_name=_NAME, interface=f"{_NAME}.Manager")
 _ALL_RANKS: Final = "sparkd-*-g*-r*.service"
-_GROUP: Final = "/sparkd.slice/sparkd-ranks.slice"
+RANKS_GROUP: Final = "/sparkd.slice/sparkd-ranks.slice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class SystemBus:
             rank=_rank_of(row[0]),
             active=row[3],
             main_pid=said.get("MainPID", 0),
-            control_group=said.get("ControlGroup") or f"{_GROUP}/{row[0]}",
+            control_group=said.get("ControlGroup") or f"{RANKS_GROUP}/{row[0]}",
             folder=_folder_in(said.get("Environment", ())),
             result=_result(said.get("Result", "success"), said.get("ExecMainStatus", 0)),
             queued=row[7] != 0,
@@ -232,7 +232,7 @@ def _state_in(block: str) -> UnitState | None:
         rank=rank,
         active=said.get("ActiveState", ""),
         main_pid=int(said.get("MainPID", "0")),
-        control_group=said.get("ControlGroup") or f"{_GROUP}/{said['Id']}",
+        control_group=said.get("ControlGroup") or f"{RANKS_GROUP}/{said['Id']}",
         folder=_folder_in(_words(said.get("Environment", ""))),
         result=_result(said.get("Result", "success"), said.get("ExecMainStatus", "0")),
         queued=said.get("Job", "0") not in {"", "0"},

@@ -226,3 +226,27 @@ def test_the_nccl_of_two_cudas_is_not_known(root: Path) -> None:
     assert facts(root).engines[0].packages["nccl"] == "2.29.7", "the same one twice"
     (site / "nvidia_nccl_cu12-2.29.7.dist-info").rename(site / "nvidia_nccl_cu12-2.27.3.dist-info")
     assert "nccl" not in facts(root).engines[0].packages
+
+
+def test_limits_of_control_groups(root: Path) -> None:
+    """Of the slice of ranks and of where the agent is, and of what is above; of both versions."""
+    groups = root / "sys/fs/cgroup"
+
+    def group(path: str, **files: str) -> None:
+        (groups / path).mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (groups / path / name.replace("__", ".")).write_text(text + "\n")
+
+    (root / "proc/self").mkdir()
+    (root / "proc/self/cgroup").write_text(
+        "3:memory:/user.slice/u.scope\n0::/system.slice/sparkd-agent.service\n"
+    )
+    group("", memory__max="1000")
+    group("system.slice/sparkd-agent.service", memory__max="max", memory__current="5")
+    assert facts(root).memory_limits == ()
+    group("sparkd.slice", memory__max="107374182400", memory__current="428867584")
+    group("sparkd.slice/sparkd-ranks.slice", memory__max="max")
+    group("memory/user.slice/u.scope", memory__limit_in_bytes="9223372036854771712")
+    group("memory/user.slice", memory__limit_in_bytes="8589934592", memory__usage_in_bytes="x")
+    found = [(one.group, one.most, one.used) for one in facts(root).memory_limits]
+    assert found == [("/sparkd.slice", 107374182400, 428867584), ("/user.slice", 8589934592, None)]

@@ -229,3 +229,23 @@ def test_any_values_in_any_section_are_a_profile_error_at_worst(data: dict[str, 
     except (UnicodeEncodeError, OverflowError):
         return
     assert all(problem.startswith("t.yaml:") for problem in outcome(content))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "systemd: {MemoryMax: 100G}",
+        "memory: {memory_max: 100}",
+        "memory: {max: 3}",
+        "memory: {MemoryMax: 100}",
+        "mem_limit: 100g",
+        "engine: {cgroup: {x: 1}}",
+    ],
+)
+def test_a_limit_that_would_not_protect_is_not_offered(line: str) -> None:
+    """Case 3: whoever writes it believes in it."""
+    text = f"schema: sparkd/v1\nname: p\nmodel: {{path: x}}\n{line}\n"
+    with pytest.raises(ProfileError) as caught:
+        parse_source(text, "p.yaml")
+    blind = "does not see what a GPU takes" in str(caught.value)
+    assert blind == ("{max:" not in line), caught.value
