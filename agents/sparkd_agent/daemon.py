@@ -67,6 +67,7 @@ from sparkd_agent.head import takes_connection
 from sparkd_agent.ledger import Fences, Ledger
 from sparkd_agent.logs import RankLog
 from sparkd_agent.machine import Machine
+from sparkd_agent.nccl_conf import nccl_files
 from sparkd_agent.placed import files_root, place_files
 from sparkd_agent.privileges import Offer, Privileges
 from sparkd_agent.procfs import ProcFs
@@ -271,7 +272,7 @@ class Agent:
             return None
         try:
             async with asyncio.timeout(self._limits.resolve_s):
-                return await asyncio.to_thread(discover)
+                return await asyncio.to_thread(discover, nccl_files=nccl_files(self.config))
         except TimeoutError:
             return NodeFabric()
 

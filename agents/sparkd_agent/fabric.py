@@ -2,12 +2,13 @@
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from sparkd.records.fabric import Gid, Interface, NodeFabric, RdmaPort, Route
 from sparkd_agent import netlink
+from sparkd_agent.nccl_conf import nccl_settings
 from sparkd_agent.sysfs import names, number, pcie_most, text, whole
 
 _ETHERNET, _INFINIBAND, _LOOPBACK = 1, 32, 772
@@ -18,8 +19,14 @@ _HOTPLUG: Final = Path("sys/bus/platform/devices/MTKP0001:00/pcie_hotplug")
 Addresses = Callable[[], Mapping[str, Sequence[str]]]
 
 
-def discover(root: Path = Path("/"), addresses: Addresses = netlink.addresses) -> NodeFabric:
-    """Takes milliseconds and asks no device: sysfs below `root`, and the kernel's list of addresses.
+def discover(
+    root: Path = Path("/"),
+    addresses: Addresses = netlink.addresses,
+    nccl_files: Iterable[Path] = (),
+) -> NodeFabric:
+    """`nccl_files`: as `sparkd_agent.nccl_conf` tells them.
+
+    Takes milliseconds and asks no device: sysfs below `root`, and the kernel's list of addresses.
 
     Without that list nothing is seen: interfaces that seem to have no address would be judged by it.
     """
@@ -34,7 +41,8 @@ def discover(root: Path = Path("/"), addresses: Addresses = netlink.addresses) -
         if (root / "sys/class/net" / name).is_dir()
     )
     routes = (*_ipv4_routes(root / "proc/net/route"), *_ipv6_routes(root / "proc/net/ipv6_route"))
-    return NodeFabric(found, routes, _hotplug_off(root, any(one.rdma for one in found)))
+    off = _hotplug_off(root, any(one.rdma for one in found))
+    return NodeFabric(found, routes, off, nccl_settings(nccl_files, root))
 
 
 def _interface(

@@ -22,6 +22,7 @@ from sparkd.records.facts import DiskFacts, MachineFacts, MemoryLimit, ProcessFa
 from sparkd_agent import cgroup
 from sparkd_agent.config import AgentConfig
 from sparkd_agent.fabric import discover
+from sparkd_agent.nccl_conf import nccl_files
 from sparkd_agent.procfs import ProcFs, Stat
 from sparkd_agent.runtime.manager import RANKS_GROUP
 from sparkd_agent.versions import engine_versions, mods_fingerprint
@@ -36,6 +37,8 @@ _ENGINE: Final = re.compile(
 """How the titles of inference engines and of what starts them begin."""
 _CONTAINER: Final = re.compile(r"(?:docker|cri-containerd|libpod|containerd)[-/]([0-9a-f]{12})[0-9a-f]{52}")
 
+
+_AVAHI: Final = re.compile(r"avahi-daemon: running \[([^\]]+)\]")
 
 FileSystem = tuple[int, int, int]
 """A folder's device, and the bytes free and in all of it."""
@@ -77,11 +80,14 @@ class Machine:
         uname = os.uname()
         meminfo = self._bytes("proc/meminfo")
         cma_total, cma_free = parse_cma(meminfo)
+        mdns_name = self._mdns_name()
         shm_free, shm_total = _room(self._root / "dev/shm") or (None, None)
         return MachineFacts(
             wall=time.time(),
             hostname=uname.nodename,
             hostname_addresses=_resolve(uname.nodename, self._resolve_s),
+            mdns_name=mdns_name,
+            mdns_addresses=None if mdns_name is None else _resolve(mdns_name, self._resolve_s),
             agent=sparkd.__version__,
             kernel=uname.release,
             system=self._system(),
@@ -105,8 +111,8 @@ class Machine:
             stale=self._stale(),
             disks=self._disks(),
             processes=self._others(own, gpus or ()),
-            fabric=None if self._config.local else discover(self._root),
             desktop=self._desktop(),
+            fabric=None if self._config.local else discover(self._root, nccl_files=nccl_files(self._config)),
             memory_limits=() if self._config.local else self._memory_limits(),
         )
 
@@ -144,6 +150,13 @@ class Machine:
         own = [line.split(":", 2)[-1] for line in self._line("proc/self/cgroup").splitlines()]
         found = cgroup.memory_limits((RANKS_GROUP, *own), self._root / "sys/fs/cgroup")
         return tuple(MemoryLimit(*one) for one in found)
+
+    def _mdns_name(self) -> str | None:
+        """Avahi shows it in its title: `avahi-daemon: running [spark1-2.local]`."""
+        for pid, stat in self._procfs.stats().items():
+            if stat.comm == "avahi-daemon" and (match := _AVAHI.match(self._procfs.title(pid))):
+                return match[1]
+        return None
 
     def _stale(self) -> tuple[StaleFile, ...] | None:
         # What processes of others map is not shown to everybody: nothing could be called unmapped then.

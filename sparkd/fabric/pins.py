@@ -23,12 +23,17 @@ class Pin:
     """In words: `the profile`, `the node's [rank.env]`."""
 
 
-def wrong(pin: Pin, seat: Seat, choice: Choice) -> Verdict | None:
+def reason_against(pin: Pin, seat: Seat, choice: Choice) -> str | None:
     """Why this value cannot work on the seat's node; None if it can, or cannot be judged."""
     check = _check_of(pin.name)
     if check is None or not seat.member.fabric.readable:
         return None
-    reason = check(pin.value, seat, choice)
+    return check(pin.value, seat, choice)
+
+
+def wrong(pin: Pin, seat: Seat, choice: Choice) -> Verdict | None:
+    """The finding, where there is a reason against a value."""
+    reason = reason_against(pin, seat, choice)
     if reason is None:
         return None
     return Verdict(

@@ -7,6 +7,7 @@ from typing import Final
 from sparkd.engine.environment import diverts, is_secret_name
 from sparkd.engine.plugin import MODS_VARIABLE, ModRequest, encode_requests
 from sparkd.fabric.choice import Choice, Seat, variables
+from sparkd.fabric.nccl_conf import judge_settings
 from sparkd.fabric.pins import Pin, wrong
 from sparkd.profile.schema import Profile
 from sparkd.records.plan import Origin, PlannedEnv
@@ -85,6 +86,10 @@ def rank_environment(
             put(variable, "(hidden)", "node", "set by the node")
         elif not put_verified(variable, value, "node", "", _OF_NODE):
             masked.append(variable)
+    for judged in judge_settings({name: one.value for name, one in found.items()}, seat, choice):
+        verdicts.append(judged.verdict)
+        if judged.instead is not None:
+            put(*judged.instead, "fabric", "over what nccl.conf says")
     gone = tuple(name for name in masked if name not in found)
     return RankEnvironment(node.name, tuple(found.values()), gone, tuple(verdicts))
 

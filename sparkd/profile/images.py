@@ -19,7 +19,9 @@ def in_image(node: NodeFacts, report: ImageReport | None) -> NodeFacts:
     """The same node with nothing but the image's engine."""
     command = _COMMAND if report is None else report.command
     engine = EngineFacts(ENGINE, command, None if report is None else report.facts.vllm)
-    return replace(node, engines=(engine,))
+    # NCCL reads the image's own nccl.conf, and not the node's.
+    fabric = None if node.fabric is None else replace(node.fabric, nccl=())
+    return replace(node, engines=(engine,), fabric=fabric)
 
 
 def pinned(name: str | None, report: ImageReport | None) -> PinnedImage | None:

@@ -75,6 +75,15 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
+class NcclSetting:
+    """A variable in a file that NCCL reads by itself; the environment wins over it."""
+
+    name: str
+    value: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFabric:
     """All of one node's network at one moment."""
 
@@ -83,6 +92,8 @@ class NodeFabric:
     routes: tuple[Route, ...] = ()
     hotplug_off: bool | None = None
     """A Spark's firmware has powered the card off as no cable was in it; None: no such firmware."""
+    nccl: tuple[NcclSetting, ...] = ()
+    """Each variable once: the file of the ranks' user wins over the machine's."""
 
     @property
     def readable(self) -> bool:

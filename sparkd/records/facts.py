@@ -77,6 +77,10 @@ class MachineFacts:
     hostname: str = ""
     hostname_addresses: tuple[str, ...] | None = None
     """What its own name resolves to; empty: to nothing; None: no answer in time."""
+    mdns_name: str | None = None
+    """What avahi announces this machine as, such as `spark1.local`; None: it does not run."""
+    mdns_addresses: tuple[str, ...] | None = None
+    """What that name resolves to here; None: no answer in time, or none was asked for."""
     agent: str = ""
     kernel: str = ""
     system: str = ""

@@ -7,6 +7,7 @@
       - cables: {0: [[192.168.100.1/24], [192.168.101.1/24]]}    # by port: addresses of half A, of half B
         gids: {rocep1s0f0: {4: [RoCE v2, 192.168.100.1]}}        # tables other than the kernel would make
         mtu: 9000                             # of all halves; so are `speed` (Mbit/s) and `lanes`
+        nccl_conf: {NCCL_IB_HCA: mlx5_0}      # in /etc/nccl.conf
         rank_env: {NCCL_IB_GID_INDEX: "3"}
         available_gib: 110
         machine: {…}                          # of MachineFacts, as JSON
@@ -34,6 +35,7 @@ from sparkd.records.fabric import NodeFabric
 from sparkd.records.facts import EngineVersions, MachineFacts
 from sparkd.records.preflight import Member
 from sparkd.records.report import EngineFacts, NodeFacts
+from sparkd_agent.fabric import discover
 from tests.bed.fabric_trees import HALVES, spark, write
 
 _PROFILE = {"schema": "sparkd/v1", "name": "case", "model": {"path": "/m"}}
@@ -96,6 +98,10 @@ def _node(folder: Path, number: int, told: dict[str, Any]) -> NodeFacts:
                     write(port / "gid_attrs/ndevs", **{str(index): netdev})
     if told.get("cards") is False:
         shutil.rmtree(tree.root / "sys/class/infiniband")
+    if "nccl_conf" in told:
+        lines = "".join(f"{name}={value}\n" for name, value in told["nccl_conf"].items())
+        write(tree.root / "etc", **{"nccl.conf": lines})
+    seen = discover(tree.root, lambda: tree.addresses, [Path("/etc/nccl.conf")])
     return NodeFacts(
         id=f"n{number}",
         name=f"spark-{number}",
@@ -104,7 +110,7 @@ def _node(folder: Path, number: int, told: dict[str, Any]) -> NodeFacts:
         engines=(EngineFacts("default", ("/opt/vllm/bin/python", "-m", "x"), "0.33.0"),),
         rank_env=told.get("rank_env", {}),
         memory_total=round(121.7 * GIB),
-        fabric=NodeFabric() if told.get("sysfs") is False else tree.discovered(),
+        fabric=NodeFabric() if told.get("sysfs") is False else seen,
     )
 
 

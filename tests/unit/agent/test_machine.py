@@ -250,3 +250,14 @@ def test_limits_of_control_groups(root: Path) -> None:
     group("memory/user.slice", memory__limit_in_bytes="8589934592", memory__usage_in_bytes="x")
     found = [(one.group, one.most, one.used) for one in facts(root).memory_limits]
     assert found == [("/sparkd.slice", 107374182400, 428867584), ("/user.slice", 8589934592, None)]
+
+
+def test_what_avahi_announces_is_read_from_its_title(root: Path) -> None:
+    assert facts(root).mdns_name is None
+    process(root, 77, "x")
+    (root / "proc/77/cmdline").write_bytes(b"avahi-daemon: running [spark1-2.local]\0")
+    stat = root / "proc/77/stat"
+    stat.write_text(stat.read_text().replace("(a (b) c)", "(avahi-daemon)"))
+    found = facts(root)
+    assert found.mdns_name == "spark1-2.local"
+    assert found.mdns_addresses in {(), None}, "no such name here"

@@ -8,6 +8,7 @@ import pytest
 from sparkd.profile.load import parse_source
 from sparkd.profile.merge import resolve
 from sparkd.profile.plan import build_plan
+from sparkd.records.fabric import NcclSetting
 from sparkd.records.plan import Plan, PlannedEnv
 from sparkd.records.report import EngineFacts, NodeFacts
 from sparkd.records.verdict import Severity
@@ -203,3 +204,41 @@ def test_a_launch_that_was_forced_without_the_rdma_it_requires_is_read_back(
     alone = planned(sparks[:1], "{}", "layout.tp=1", "fabric.rdma=required")
     assert alone.verdicts == ()
     assert "NCCL_DEBUG" not in env_of(alone, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "instead", "severity"),
+    [
+        ("NCCL_IB_GID_INDEX", "7", "-1", Severity.WARN),
+        ("NCCL_IB_DISABLE", "1", "0", Severity.WARN),
+        ("NCCL_NET", "Socket", "IB", Severity.WARN),
+        ("NCCL_SOCKET_FAMILY", "AF_INET6", "AF_INET", Severity.WARN),
+        # What sparkd sets itself wins over the file.
+        ("NCCL_IB_HCA", "mlx5_0", "=rocep1s0f1,roceP2p1s0f1", Severity.NOTE),
+        ("NCCL_SOCKET_IFNAME", "eth0", "=enp1s0f1np1", Severity.NOTE),
+        # No value of it means the same as none.
+        ("NCCL_COMM_ID", "10.0.0.9:4000", None, Severity.BLOCK),
+    ],
+)
+def test_what_nccl_would_read_by_itself_is_kept_from_the_rank(
+    sparks: tuple[NodeFacts, ...], name: str, value: str, instead: str | None, severity: Severity
+) -> None:
+    first, second = sparks
+    assert second.fabric is not None
+    setting = NcclSetting(name, value, "/etc/nccl.conf")
+    plan = planned((first, replace(second, fabric=replace(second.fabric, nccl=(setting,)))))
+    (told,) = plan.verdicts
+    assert (told.id, told.severity, told.node) == ("NCCL_CONF", severity, "n2")
+    assert told.evidence == f"{name}={value} in /etc/nccl.conf"
+    assert plan.ranks[1].spec.env.get(name) == instead
+    assert plan.ranks[0].spec.env.get(name) == planned(sparks).ranks[0].spec.env.get(name)
+
+
+def test_a_harmless_or_true_setting_of_nccl_is_left_alone(sparks: tuple[NodeFacts, ...]) -> None:
+    first, second = sparks
+    assert second.fabric is not None
+    given = {"NCCL_BUFFSIZE": "8388608", "NCCL_IB_GID_INDEX": "3", "NCCL_IB_DISABLE": "0"}
+    settings = tuple(NcclSetting(name, value, "/root/.nccl.conf") for name, value in given.items())
+    plan = planned((first, replace(second, fabric=replace(second.fabric, nccl=settings))))
+    assert plan.verdicts == ()
+    assert plan.ranks[1].spec.env == planned(sparks).ranks[1].spec.env
