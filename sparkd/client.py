@@ -30,6 +30,7 @@ from sparkd.sse import read_messages
 from sparkd.transport import HttpTransport, Response, Transport
 
 if TYPE_CHECKING:  # `status` should not pay for the records of a plan
+    from sparkd.records.hashing import HashLine
     from sparkd.records.intent import Intent
     from sparkd.records.plan import Plan
     from sparkd.records.preflight import Preflight
@@ -133,6 +134,15 @@ class Client:
 
         asked = {} if intent is None else {"name": name, "intent": intent}
         return _decode(self._send("POST", "/v1/preflight", asked).read(), Preflight)
+
+    def hash_model(self, name: str, intent: "Intent") -> "Iterator[HashLine]":
+        """Have all bytes of a launch's models read on its nodes; ends when nobody asks for the next line."""
+        from sparkd.records.hashing import HashLine  # noqa: PLC0415  see above
+
+        headers = {"accept": "application/x-ndjson"}
+        asked = {"name": name, "intent": intent}
+        response = self._send("POST", "/v1/preflight/hash", asked, headers=headers, stream=True)
+        return (_decode(line, HashLine) for line in response.lines() if line)
 
     def incidents(self, name: str) -> list[dict[str, Any]]:
         return self._get(f"{_deployment(name)}/incidents", list[dict[str, Any]])

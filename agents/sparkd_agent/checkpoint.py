@@ -43,6 +43,17 @@ def _further(name: str, source: dict[str, Any], roots: tuple[str, ...]) -> Check
         return Checkpoint(wanted, defects=(CheckpointDefect("missing", wanted, str(error)),))
 
 
+def file_of(model: dict[str, Any], of: str, name: str, roots: tuple[str, ...]) -> Path:
+    """A file of the model, or of the one that `also` calls `of`.
+
+    Raises LookupError for what is not there, and for a name that leads out of the folder.
+    """
+    folder = _find(model["also"][of] if of else model, roots, "no model")
+    if not name or name != Path(name).name or name.startswith("."):
+        raise LookupError(f"{name!r} is no name of a file of a model")
+    return folder / name
+
+
 def candidate_paths(model: dict[str, Any], roots: tuple[str, ...]) -> tuple[Path, ...]:
     """An absolute path as it is; a relative one, or a Hub snapshot, under each model root."""
     path = model.get("path")

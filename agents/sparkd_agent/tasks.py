@@ -9,14 +9,16 @@ from typing import Any
 import msgspec
 
 from sparkd.errors import DockerRefused, DockerUnreachable
+from sparkd.records.defaults import DEFAULTS
 from sparkd.records.document import Task
 from sparkd.records.facts import MachineFacts
 from sparkd.records.image import ImageAnswer, ImageTrouble
 from sparkd.records.names import parse_rank_name
 from sparkd.records.report import TaskResult
-from sparkd_agent.checkpoint import find_models
+from sparkd_agent.checkpoint import file_of, find_models
 from sparkd_agent.config import AgentConfig
 from sparkd_agent.ears import Ears
+from sparkd_agent.hashing import hash_piece
 from sparkd_agent.logs import RankLog
 from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.reach import reach_all
@@ -40,6 +42,8 @@ def answer(
                 result = msgspec.to_builtins(_image(str(task.args["image"]), config))
             case "log":
                 result = _log(task.args, ranks)
+            case "hash":
+                result = _hash(task.args, config)
             case "probe":
                 result = _probe(task.args, ears)
             case _:
@@ -136,6 +140,17 @@ def _image(name: str, config: AgentConfig) -> ImageAnswer:
     except (DockerUnreachable, DockerRefused) as error:
         trouble = trouble_of(error)
         return ImageAnswer(trouble=ImageTrouble(trouble.id, trouble.title, str(error), trouble.remedy))
+
+
+# hash ------------------------------------------------------------------------------------------------
+
+
+def _hash(args: dict[str, Any], config: AgentConfig) -> dict[str, Any]:
+    file = file_of(args["model"], str(args["of"]), str(args["file"]), config.model_roots)
+    pace = min(float(args["bytes_s"]), DEFAULTS.hash_bytes_s)
+    length = min(int(args["bytes"]), DEFAULTS.hash_piece_bytes)
+    digest, count = hash_piece(file, int(args["offset"]), length, pace)
+    return {"digest": digest, "bytes": count}
 
 
 # log -------------------------------------------------------------------------------------------------

@@ -20,12 +20,14 @@ from sparkd.cli.output import CoordinatorUrl, Output, OutputFormat
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sparkd.records.hashing import HashLine
     from sparkd.records.preflight import Member, Preflight
 
 EXAMPLES = (
     "sparkd doctor",
     "sparkd doctor mimo-v2.5-dflash --nodes spark-1,spark-2",
     "sparkd doctor ./my.yaml -o json",
+    "sparkd doctor ./my.yaml --hash",
 )
 
 
@@ -42,6 +44,14 @@ def doctor(
     variant: Variant = None,
     sets: Sets = None,
     force: Force = None,
+    hash_: Annotated[
+        bool,
+        typer.Option(
+            "--hash",
+            help="Read all bytes of the model on every node too, throttled; Ctrl-C ends it.",
+            show_default=False,
+        ),
+    ] = False,
     output: Output = OutputFormat.TEXT,
     coordinator: CoordinatorUrl = None,
 ) -> None:
@@ -54,7 +64,7 @@ def doctor(
     from sparkd.errors import UsageError
     from sparkd.preflight.judge import blocks_of
 
-    if profile is None and any((engine_args, name, nodes, image, variant, sets, force)):
+    if profile is None and any((engine_args, name, nodes, image, variant, sets, force, hash_)):
         raise UsageError("these options are for a launch: name its PROFILE")
     asked = None
     if profile is not None:
@@ -73,12 +83,38 @@ def doctor(
         if name is not None and asked is not None:
             asked = with_sites_image(session, name, asked)
         found = session.client.preflight(name, asked)
+        if hash_ and name is not None and asked is not None:
+            found = _with_hashes(found, session.client.hash_model(name, asked))
     if output is OutputFormat.JSON:
         show_json(found)
     else:
         show(_lines(found))
     if blocks_of(found.verdicts):
         raise typer.Exit(1)
+
+
+def _with_hashes(found: "Preflight", lines: "Iterator[HashLine]") -> "Preflight":
+    """Progress goes to stderr: a line for each hundredth of a node's bytes."""
+    from dataclasses import replace
+
+    from sparkd.cli.output import duration, say, size
+    from sparkd.errors import Unavailable
+
+    shown: dict[str, int] = {}
+    for line in lines:
+        if line.end is not None:
+            say(f"read {size(line.end.bytes)} on each node in {duration(line.end.took_s)}")
+            return replace(found, verdicts=(*line.end.verdicts, *found.verdicts))
+        if line.step is None:
+            continue
+        step = line.step
+        share = 100 * step.done // step.total if step.total else 0
+        if step.error:
+            say(f"{step.node}: {step.file + ': ' if step.file else ''}{step.error}")
+        elif share > shown.get(step.node, -1):
+            shown[step.node] = share
+            say(f"{step.node}: {share} %, {size(step.done)} of {size(step.total)}")
+    raise Unavailable("the coordinator ended before all bytes were read")
 
 
 def _lines(found: "Preflight") -> "Iterator[str]":

@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 import sparkd
 from sparkd.coordinator import metrics
 from sparkd.coordinator.fabric import fabric_now, fabric_test, nodes_called
+from sparkd.coordinator.hashing import Hashing
 from sparkd.coordinator.logs import LogReader
 from sparkd.coordinator.planner import plan_now
 from sparkd.coordinator.preflight import Check
@@ -28,6 +29,7 @@ from sparkd.records.answer import CommandAnswer, Membership, NodeEnrolled, Probl
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.event import Event
 from sparkd.records.fabric import FabricTest, FabricView
+from sparkd.records.hashing import HashLine
 from sparkd.records.intent import Intent
 from sparkd.records.plan import Plan
 from sparkd.records.preflight import Preflight
@@ -206,6 +208,12 @@ def _add_commands(app: FastAPI, reconciler: Reconciler) -> None:
             return _Json(await Check(reconciler).of_nodes())
         profile_of(intent)
         return _Json(await Check(reconciler).of_launch(name or intent.profile_name, intent))
+
+    @app.post("/v1/preflight/hash", response_model=list[HashLine])
+    async def post_hash(name: Annotated[str, Body()], intent: Annotated[Intent, Body()]) -> Response:
+        profile_of(intent)
+        hashing = Hashing(reconciler, name, intent)
+        return StreamingResponse(hashing.stream(), media_type="application/x-ndjson")
 
 
 def _add_membership(app: FastAPI, registry: "Registry | None") -> None:

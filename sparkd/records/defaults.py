@@ -90,6 +90,12 @@ class Defaults:
     collective_short_bytes: int = 64 * MIB
     collective_free_share: int = 4
     """So many times as much memory as the largest sum must be available, or it is not tried."""
+    hash_bytes_s: float = 500 * MIB
+    """Read and hashed of a model, when somebody asks for it: a rank that loads wants the disk too."""
+    hash_piece_bytes: int = 2 * GIB
+    """Asked of a node at once: so soon it ends when nobody wants it any more, so exact is the place told."""
+    hash_wait_s: float = 60.0
+    """For one piece, beside the time that it takes: a disk may be slow, or another machine's."""
     resolve_s: float = 1.0
     """For a node's resolver to answer for the node's own name; without a name server it may take 30 s."""
     copy_bytes_s: float = 400 * MIB

@@ -6,7 +6,19 @@ from typing import Any, Literal
 from sparkd.records.rank import RankSpec
 
 Desired = Literal["up", "down"]
-TaskKind = Literal["port", "facts", "files", "image", "evict", "probe", "log", "canary", "stacks", "blackbox"]
+TaskKind = Literal[
+    "port",
+    "facts",
+    "files",
+    "image",
+    "evict",
+    "probe",
+    "log",
+    "canary",
+    "stacks",
+    "blackbox",
+    "hash",
+]
 
 
 @dataclass(frozen=True, slots=True, order=True)

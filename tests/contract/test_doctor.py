@@ -179,3 +179,15 @@ def test_a_node_that_is_gone_is_told_and_not_waited_for(
     (verdict,) = found.verdicts
     assert (verdict.id, verdict.node) == ("FACTS_UNKNOWN", "spark-8")
     assert found.took_s < DEFAULTS.facts_s
+
+
+def test_all_bytes_are_read_when_that_is_asked_for(bed: Bed) -> None:
+    done = sparkd(bed, "doctor", "tiny", "--set", "model.path=whole", "--hash")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "local-1: 100 %" in done.stderr
+    assert "local-2: 100 %" in done.stderr
+    assert "nothing blocks tiny" in done.stdout
+    absent = sparkd(bed, "doctor", "tiny", "--set", "model.path=absent", "--hash")
+    assert absent.returncode == 1
+    assert "local-1: no model with a config.json" in absent.stderr
+    assert sparkd(bed, "doctor", "--hash").returncode == 2
