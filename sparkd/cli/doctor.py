@@ -20,6 +20,7 @@ from sparkd.cli.output import CoordinatorUrl, Output, OutputFormat
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sparkd.cli.session import Session
     from sparkd.records.hashing import HashLine
     from sparkd.records.preflight import Member, Preflight
 
@@ -83,6 +84,8 @@ def doctor(
         if name is not None and asked is not None:
             asked = with_sites_image(session, name, asked)
         found = session.client.preflight(name, asked)
+        if asked is not None:
+            found = _with_calls(found, session)
         if hash_ and name is not None and asked is not None:
             found = _with_hashes(found, session.client.hash_model(name, asked))
     if output is OutputFormat.JSON:
@@ -91,6 +94,28 @@ def doctor(
         show(_lines(found))
     if blocks_of(found.verdicts):
         raise typer.Exit(1)
+
+
+def _with_calls(found: "Preflight", session: "Session") -> "Preflight":
+    """What the nodes of a launch find when they call each other where its ranks would meet, both ways."""
+    from dataclasses import replace
+
+    from sparkd.cli.output import say
+    from sparkd.errors import NotFound, Unauthorized
+
+    names = [member.name for member in found.members]
+    if len(names) < 2 or any(member.local for member in found.members):
+        return found
+    try:
+        told = session.client.fabric_test(names).verdicts
+    except Unauthorized:
+        say("the nodes did not call each other: that takes a token that may operate")
+        return found
+    except NotFound:  # it left meanwhile, and is told of as silent
+        return found
+    known = {(one.id, one.node) for one in found.verdicts}
+    fresh = (one for one in told if (one.id, one.node) not in known)
+    return replace(found, verdicts=(*fresh, *found.verdicts))
 
 
 def _with_hashes(found: "Preflight", lines: "Iterator[HashLine]") -> "Preflight":

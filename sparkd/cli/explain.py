@@ -9,6 +9,7 @@ from sparkd.cli.output import CoordinatorUrl, Output, OutputFormat
 
 if TYPE_CHECKING:
     from sparkd.cli.output import Paint
+    from sparkd.records.explanation import Cause
     from sparkd.records.incident import Incident
     from sparkd.records.status import DeploymentStatus, NodeStatus
 
@@ -145,7 +146,9 @@ def explain_json(status: "DeploymentStatus", incidents: list["Incident"]) -> dic
     """Design §11: cause, what followed and verdicts of the newest incident; then the deployment as it is."""
     from sparkd.records.explanation import Explanation
 
-    newest = (incidents[0].explanation if incidents else None) or Explanation(verdicts=status.verdicts)
+    newest = (incidents[0].explanation if incidents else None) or Explanation(
+        cause=_block_of(status), verdicts=status.verdicts
+    )
     return {
         "cause": newest.cause,
         "secondary": newest.secondary,
@@ -155,6 +158,16 @@ def explain_json(status: "DeploymentStatus", incidents: list["Incident"]) -> dic
         "deployment": status,
         "incidents": incidents,
     }
+
+
+def _block_of(status: "DeploymentStatus") -> "Cause | None":
+    """What keeps it from starting, where it never did."""
+    from sparkd.records.explanation import Cause
+    from sparkd.records.verdict import Severity
+
+    blocks = (one for one in status.verdicts if one.severity is Severity.BLOCK and not one.waived)
+    first = next(blocks, None)
+    return None if first is None else Cause(first.id, first.rank, first.node, first.evidence or first.title)
 
 
 def explain_lines(

@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -16,7 +16,7 @@ from sparkd.coordinator.blackbox import BlackBox
 from sparkd.coordinator.events import EventLog
 from sparkd.coordinator.stacks import read_stacks, shortened
 from sparkd.coordinator.store import Changes, Store
-from sparkd.diagnosis.explanation import explain, of_fall
+from sparkd.diagnosis.explanation import explain, of_fall, with_calls
 from sparkd.diagnosis.timeline import completed, timeline
 from sparkd.errors import SparkdError
 from sparkd.fleet.nodes import Node
@@ -28,8 +28,12 @@ from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.document import TaskKind
 from sparkd.records.incident import Entry, Incident
 from sparkd.records.report import Report, TaskResult
+from sparkd.records.verdict import Verdict
 
 log = logging.getLogger("sparkd.coordinator")
+
+_APART: Final = frozenset({"BOOT_STALLED", "HEAD_UNREACHABLE", "RANK_ABSENT", "COLLECTIVE_TIMEOUT"})
+"""What a network that does not carry looks like from a rank."""
 
 
 class Incidents:
@@ -46,14 +50,18 @@ class Incidents:
         *,
         fleet: Callable[[], Fleet],
         ask: Callable[[str, TaskKind, Mapping[str, Any], float], Awaitable[TaskResult | None]],
+        call: Callable[[Sequence[str]], Awaitable[Sequence[Verdict]]],
         limits: Defaults = DEFAULTS,
     ) -> None:
+        """`call` has nodes, by their ids, call each other where ranks meet, and says what it found."""
         self._store = store
         self._events = events
         self._clock = clock
         self._files = files
         self._fleet = fleet
         self._ask = ask
+        self._call = call
+        self._called: dict[str, tuple[int, tuple[Verdict, ...]]] = {}
         self._limits = limits
         self._box = BlackBox(limits)
         self._incomplete: dict[tuple[str, int], tuple[WriteIncident, GangRecord, float]] = {}
@@ -71,6 +79,7 @@ class Incidents:
         """What is known now, to be committed with the fall."""
         due = now.mono + self._limits.incident_complete_s
         self._incomplete[record.name, incident.fall.generation] = (incident, record, due)
+        self._look_at_the_network(incident, record, fleet)
         return self._write_up(incident, record, fleet, now)
 
     def complete(self, *, at_once: bool = False) -> None:
@@ -81,6 +90,33 @@ class Incidents:
                 del self._incomplete[key]
                 self._rewrite(key, self._write_up(incident, record, self._fleet(), now))
 
+    def _look_at_the_network(self, incident: WriteIncident, record: GangRecord, fleet: Fleet) -> None:
+        """Ranks that did not find each other say no more than that: whether their nodes do is tried now."""
+        generation = incident.fall.generation
+        known = self._called.get(record.name, (0, ()))[0] == generation
+        nodes = [fleet.nodes[node] for node in record.nodes if node in fleet.nodes]
+        local = any(node.facts is not None and node.facts.local for node in nodes)
+        if incident.fall.cause not in _APART or known or local or len(nodes) < 2:
+            return
+        self._called[record.name] = generation, ()
+        self._begin(self._complete_with_calls(incident, record))
+
+    async def _complete_with_calls(self, incident: WriteIncident, record: GangRecord) -> None:
+        found: Sequence[Verdict] = ()
+        with contextlib.suppress(SparkdError):  # it is told why elsewhere
+            found = await self._call(record.nodes)
+        generation = incident.fall.generation
+        if found and self._called.get(record.name) == (generation, ()):
+            self._called[record.name] = generation, tuple(found)
+            key = record.name, generation
+            newest = self._incomplete.get(key, (incident, record, 0.0))
+            self._rewrite(key, self._write_up(newest[0], newest[1], self._fleet(), self._clock.now()))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        asking = asyncio.get_running_loop().create_task(work)
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+
     def look_for_a_return(self, report: Report) -> None:
         """A node whose last boot ended without a shutdown has a black box of its own, asked once a boot."""
         caller = report.caller
@@ -88,9 +124,7 @@ class Incidents:
         if self._returned.get(caller.node) == caller.boot or not any(v.id == "UNCLEAN_END" for v in verdicts):
             return
         self._returned[caller.node] = caller.boot
-        asking = asyncio.get_running_loop().create_task(self._complete_from(caller.node))
-        self._asking.add(asking)
-        asking.add_done_callback(self._asking.discard)
+        self._begin(self._complete_from(caller.node))
 
     def file(self, incidents: tuple[tuple[str, int, Incident], ...]) -> None:
         """What was committed, as files."""
@@ -145,12 +179,14 @@ class Incidents:
             for one in self._events.recent(self._limits.timeline_entries, record.name)
         ]
         acts = self._box.acts(nodes, since)
+        told = of_fall(explain(evidence, fall), fall, incident.verdicts)
+        generation, called = self._called.get(record.name, (0, ()))
         return Incident(
             at=now.wall,
             generation=fall.generation,
             fall=fall,
             verdicts=incident.verdicts,
-            explanation=of_fall(explain(evidence, fall), fall, incident.verdicts),
+            explanation=with_calls(told, called) if generation == fall.generation else told,
             timeline=timeline(evidence, (*said, *acts), until=max(now.wall, fall.wall)),
             stacks=self._stacks(incident),
         )

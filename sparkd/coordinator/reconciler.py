@@ -86,6 +86,7 @@ class Reconciler:
             incident_files,
             fleet=lambda: self.fleet,
             ask=self.ask,
+            call=self._have_call,
             limits=limits,
         )
 
@@ -209,6 +210,11 @@ class Reconciler:
 
     def end_probe(self, number: int) -> None:
         self._apply(lambda fleet, _: (collectives.end(fleet, number), (), None))
+
+    async def _have_call(self, nodes: Sequence[str]) -> tuple[Verdict, ...]:
+        from sparkd.coordinator.fabric import fabric_test  # noqa: PLC0415 - it asks through a reconciler
+
+        return (await fabric_test(self, nodes)).verdicts
 
     def read_log(self, node: str, rank: str, offset: int) -> "asyncio.Queue[LogChunk]":
         """Have a node send a rank's lines from `offset` on; they arrive in the queue until `unread_log`."""

@@ -1,5 +1,6 @@
 """One explanation out of all findings: the cause, what followed from it, and what is not known."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -154,6 +155,32 @@ def _says_more(id_: str, told: str | None) -> bool:
         return True
     rules = catalogue()
     return told in rules and rules[told].kind == "exit" and id_ in rules and rules[id_].kind == "end"
+
+
+def with_calls(told: Explanation, found: Sequence[Verdict]) -> Explanation:
+    """What nodes found when they called each other after ranks had not come together: it is the cause if it
+    would keep ranks apart, and what the ranks said followed from it.
+    """
+    cause = next((one for one in found if one.severity is Severity.BLOCK), None)
+    known = {(one.id, one.node) for one in found}
+    verdicts = (*found, *(one for one in told.verdicts if (one.id, one.node) not in known))
+    if cause is None:
+        return replace(told, verdicts=(*told.verdicts, *found))
+    followed = () if told.cause is None else (Secondary(*_parts(told.cause)),)
+    rule = catalogue().get(cause.id)
+    return replace(
+        told,
+        cause=Cause(cause.id, cause.rank, cause.node, cause.evidence or cause.title),
+        secondary=(*followed, *told.secondary),
+        verdicts=verdicts,
+        lines=(),
+        not_known=tuple(_gaps(cause.id)),
+        prevents=rule.prevents if rule is not None else (),
+    )
+
+
+def _parts(cause: Cause) -> tuple[str, int | None, str | None, str]:
+    return cause.id, cause.rank, cause.node, cause.evidence
 
 
 def of_fall(seen: Explanation, fall: Fall, verdicts: tuple[Verdict, ...]) -> Explanation:

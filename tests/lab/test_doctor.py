@@ -164,6 +164,21 @@ def test_a_planted_fault_is_named_with_its_remedy(four: Cluster, on_disk: str, f
     assert not worth_a_word(doctor(four, *asked)), "it is cured"
 
 
+def test_one_byte_of_a_shard_is_found_by_its_hash_alone(four: Cluster, on_disk: str) -> None:
+    asked = ("tiny", "--nodes", "a,b,c", "--set", "layout.tp=3", "--set", f"model.path={on_disk}")
+    shard = four["b"].at(SHARD)
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1] + b"x")
+    try:
+        assert not worth_a_word(doctor(four, *asked))
+        (told,) = worth_a_word(doctor(four, *asked, "--hash"))
+    finally:
+        shard.write_bytes(whole)
+    assert (told.id, told.node) == ("CHECKPOINT_BYTES", "b")
+    assert told.remedy.startswith(f'on b: rm "$(readlink -f {SHARD})"; then on a: rsync')
+    assert not worth_a_word(doctor(four, *asked, "--hash"))
+
+
 def test_up_is_kept_from_starting_until_the_finding_is_waived(
     four: Cluster, on_disk: str, name: str, up: Callable[..., None]
 ) -> None:

@@ -78,4 +78,7 @@ def test_a_planted_fault_is_named(four: Cluster, fault: str) -> None:
         done = tried(four)
         assert (id_, node) in ids(done), done
         assert four.head.run("sparkd", "fabric", "test", *NODES, ok=(0, 1)).returncode == 1
+        doctor = four.head.run("sparkd", "doctor", "tiny", *NODES, ok=(0, 1))
+        assert (f"{id_} on {node}" if node else id_) in doctor.stdout
+        assert doctor.returncode == 1
     assert ids(tried(four)) == set(), "it is cured"

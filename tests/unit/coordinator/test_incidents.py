@@ -15,6 +15,7 @@ from sparkd.records.event import Event
 from sparkd.records.fall import Fall
 from sparkd.records.incident import Incident
 from sparkd.records.report import Caller, LogChunk, Report, TaskResult
+from sparkd.records.verdict import Verdict
 from tests.unit.coordinator.test_store import INTENT, SPEC
 
 NOW = Instant(50.0, 1000.0)
@@ -38,13 +39,19 @@ async def never_asked(*question: object) -> TaskResult:
     raise AssertionError(question)
 
 
+async def never_called(nodes: object) -> tuple[Verdict, ...]:
+    raise AssertionError(nodes)
+
+
 def written(
     folder: Path, *texts: str, events: EventLog | None = None, kernel: tuple[str, ...] = ()
 ) -> Incident:
     """The incident of FALL after a report with these pieces of rank 0's log."""
     fleet = Fleet("here", 1, "i", 0.0, nodes={"n": NODE})
     store = Store(folder / "c.sqlite")
-    incidents = Incidents(store, events or EventLog(), Standing(), None, fleet=lambda: fleet, ask=never_asked)
+    incidents = Incidents(
+        store, events or EventLog(), Standing(), None, fleet=lambda: fleet, ask=never_asked, call=never_called
+    )
     tails = tuple(LogChunk(SPEC.name, 0, text) for text in texts)
     incidents.hear(NODE, Report(Caller("n", "b", "r", 1), 0.0, 0.0, NOTHING_YET, tails=tails, kernel=kernel))
     record = GangRecord("d", INTENT, generation=1, nodes=("n",), specs=(SPEC,))

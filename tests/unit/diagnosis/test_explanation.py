@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sparkd.diagnosis.evidence import End, Evidence, Line, NodeSample
-from sparkd.diagnosis.explanation import explain, of_fall
+from sparkd.diagnosis.explanation import explain, of_fall, with_calls
 from sparkd.diagnosis.lines import ForeignLog, of_last_life, read_line
 from sparkd.records.explanation import Cause
 from sparkd.records.fall import Fall
@@ -177,3 +177,16 @@ def test_only_the_last_life_of_a_log_counts() -> None:
         )
     ]
     assert [one.text for one in of_last_life(lines)] == ["Application startup complete.", "fine"]
+
+
+def test_what_nodes_find_when_they_call_each_other_explains_ranks_that_did_not_come_together() -> None:
+    fall = Fall(1, 1, "spark-2", "it timed out", wall=100.0, code=1, cause="HEAD_UNREACHABLE")
+    told = of_fall(explain(Evidence(), fall), fall, ())
+    wall = Verdict("FIREWALL", Severity.BLOCK, "a firewall", evidence="spark-2 to spark-1", node="spark-1")
+    after = with_calls(told, (wall,))
+    assert after.cause == Cause("FIREWALL", None, "spark-1", "spark-2 to spark-1")
+    assert [(one.id, one.rank, one.node) for one in after.secondary] == [("HEAD_UNREACHABLE", 1, "spark-2")]
+    assert after.verdicts[0] == wall
+    noted = with_calls(told, (replace(wall, severity=Severity.WARN),))
+    assert noted.cause == told.cause, "a warning keeps nobody apart"
+    assert with_calls(told, ()) == told
