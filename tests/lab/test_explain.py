@@ -1,4 +1,4 @@
-"""`sparkd explain` on whole machines names what was planted. Power and memory: test_power.py, test_pressure.py."""
+"""`sparkd explain` on whole machines names what was planted; power and memory have tests of their own."""
 
 import json
 from collections.abc import Callable, Iterator
