@@ -145,6 +145,7 @@ class Machine:
             if said.get("TYPE") in _GRAPHICAL and said.get("CLASS") == "user":
                 return said["TYPE"]
         return ""
+
     def _memory_limits(self) -> tuple[MemoryLimit, ...]:
         """Of the slice of ranks, and of where this agent is, whose children are ranks without systemd."""
         own = [line.split(":", 2)[-1] for line in self._line("proc/self/cgroup").splitlines()]
