@@ -1,4 +1,5 @@
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,9 +10,14 @@ from sparkd.cli.output import CoordinatorUrl, Output, OutputFormat
 
 if TYPE_CHECKING:
     from sparkd.cli.output import Paint
+    from sparkd.client import Client
+    from sparkd.records.answer import RankStacks
+    from sparkd.records.event import Event
     from sparkd.records.explanation import Cause
     from sparkd.records.incident import Incident
     from sparkd.records.status import DeploymentStatus, NodeStatus
+
+    Now = tuple[Sequence[Event], Sequence[RankStacks]]
 
 EXAMPLES = (
     "sparkd explain",
@@ -20,6 +26,8 @@ EXAMPLES = (
     "sparkd explain --log rank0.log rank1.log",
 )
 
+_TRIED = 8
+"""The last events that are shown of something that is not ready yet."""
 _BUNDLED = 2000
 """Lines of logs in a report."""
 
@@ -64,6 +72,11 @@ def explain(
         incidents = {
             one.name: msgspec.convert(session.client.incidents(one.name), list[Incident]) for one in chosen
         }
+        now_known = {
+            one.name: _of_now(session.client, one)
+            for one in chosen
+            if name and generation is None and one.waiting_for is not None
+        }
     if name and generation is not None:
         incidents[name] = [one for one in incidents[name] if one.generation == generation]
         if not incidents[name]:
@@ -75,12 +88,34 @@ def explain(
         _write_bundle(bundle, {"deployments": chosen, "incidents": incidents, "nodes": nodes})
     if output is OutputFormat.JSON:
         bodies = {one.name: explain_json(one, incidents[one.name]) for one in chosen}
+        for waits, (tried, stacks) in now_known.items():
+            bodies[waits] |= {"tried": [one.wire() for one in tried], "stacks": stacks}
         show_json(bodies[name] if name else bodies)
         return
     paint = paint_for(sys.stdout)
     for one in chosen:
         is_whole = generation is None
-        show(explain_lines(one, incidents[one.name], nodes[one.name], time(), paint, is_whole=is_whole))
+        known = now_known.get(one.name, ((), ()))
+        show(
+            explain_lines(one, incidents[one.name], nodes[one.name], time(), paint, known, is_whole=is_whole)
+        )
+
+
+def _of_now(client: "Client", one: "DeploymentStatus") -> "Now":
+    """Of what is not there yet: what happened so far, and where the rank is that is waited for."""
+    from sparkd.errors import SparkdError
+
+    events: tuple[Event, ...] = ()
+    stacks: list[RankStacks] = []
+    waiting = one.waiting_for
+    running = {rank.rank for rank in one.ranks if rank.pid is not None}
+    try:
+        events = client.recent_events(limit=_TRIED, deployment=one.name)
+        if waiting is not None and waiting.rank in running:
+            stacks = client.stacks(one.name, rank=waiting.rank)
+    except SparkdError:  # it has moved on, or the node does not answer: the rest is known all the same
+        pass
+    return events, tuple(stacks)
 
 
 def _nodes_of(one: "DeploymentStatus") -> set[str]:
@@ -176,16 +211,18 @@ def explain_lines(
     nodes: list["NodeStatus"],
     now: float,
     paint: "Paint",
+    known: "Now" = ((), ()),
     *,
     is_whole: bool,
 ) -> list[str]:
     """The deployment and its nodes as they are now if `is_whole`, then its incidents."""
-    from sparkd.cli.explanation import incident_lines, waiting_lines
+    from sparkd.cli.explanation import incident_lines, known_lines, waiting_lines
     from sparkd.cli.output import deployment_lines, verdict_lines
 
     lines = []
     if is_whole:
         lines = [*deployment_lines(status, now, paint), *waiting_lines(status, now)]
+        lines += known_lines(status.name, *known, now)
         lines += [line for node in nodes for line in verdict_lines(node.verdicts, paint, "  ")]
     for place, one in enumerate(incidents):
         lines += ["", *incident_lines(status.name, one, paint, with_timeline=place == 0)]

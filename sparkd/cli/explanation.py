@@ -1,13 +1,20 @@
 """How explanations and incidents look: pure functions from records to lines."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
+from typing import Final
 
 from sparkd.cli.output import Paint, ago, clock_text, duration, exit_text, verdict_lines
 from sparkd.cli.stacks import stack_lines
+from sparkd.records.answer import RankStacks
+from sparkd.records.event import Event
 from sparkd.records.explanation import Explanation
 from sparkd.records.incident import Entry, Incident
 from sparkd.records.status import DeploymentStatus, ExitStatus
+
+_STACK_LINES: Final = 12
+"""Of one process; the innermost calls come first."""
 
 
 def explanation_lines(told: Explanation, paint: Paint, indent: str = "") -> list[str]:
@@ -41,6 +48,22 @@ def waiting_lines(status: DeploymentStatus, now: float) -> list[str]:
         lines.append(f"  where its threads are: sparkd stacks {status.name} --rank {waiting.rank}")
     elif running:
         lines.append(f"  where threads are: sparkd stacks {status.name}")
+    return lines
+
+
+def known_lines(name: str, tried: Sequence[Event], stacks: Sequence[RankStacks], now: float) -> list[str]:
+    """Of something that is not ready yet: what was done so far, and where the silent rank's threads are."""
+    lines = ["  so far:"] if tried else []
+    for one in tried:
+        step = f"{one.kind} {one.to}" if one.to else one.kind
+        lines.append(f"    {duration(max(0.0, now - one.at))} ago  {step}: {one.reason}")
+    for rank in stacks:
+        for process in rank.processes:
+            left = len(process.lines) - _STACK_LINES
+            shown = replace(process, lines=process.lines[:_STACK_LINES])
+            lines += [f"  {line}" for line in stack_lines(replace(rank, processes=(shown,)))]
+            if left > 0:
+                lines.append(f"      … {left} lines more: sparkd stacks {name} --rank {rank.rank}")
     return lines
 
 

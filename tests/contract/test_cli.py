@@ -362,8 +362,27 @@ def test_explain_of_what_is_loading(home: Path, coordinator: FakeCoordinator) ->
     }
     coordinator.on("GET", "/v1/status", {"deployments": [loading], "nodes": []})
     coordinator.on("GET", f"{PATH}/incidents", [])
+    told = {
+        "id": "1-7",
+        "at": 1767225600.0,
+        "deployment": "small",
+        "kind": "fall",
+        "reason": "its worker ended",
+    }
+    coordinator.on("GET", "/v1/events", [told])
+    lines = ["Thread 0x1 (most recent call first):"] + ['  File "load.py", line 7 in read'] * 20
+    process = {"pid": 7, "title": "VLLM::Worker_TP1", "lines": lines}
+    coordinator.on("GET", f"{PATH}/stacks", [{"rank": 1, "node": "local-2", "processes": [process]}])
     shown = sparkd(home, coordinator.url, "explain", "small").stdout
     assert "waiting for rank 1 to load" in shown
+    assert "ago  fall: its worker ended" in shown
+    assert "rank 1 on local-2" in shown
+    assert "VLLM::Worker_TP1 (pid 7)" in shown
+    assert 'File "load.py", line 7 in read' in shown
+    assert "9 lines more: sparkd stacks small --rank 1" in shown
+    as_json = json.loads(sparkd(home, coordinator.url, "explain", "small", "-o", "json").stdout)
+    assert [one["kind"] for one in as_json["tried"]] == ["fall"]
+    assert as_json["stacks"][0]["processes"][0]["lines"] == lines
     assert "last progress" in shown
     assert ": the gang is ended" in shown
     assert "sparkd stacks small --rank 1" in shown
