@@ -104,12 +104,13 @@ def _rdma_port(folder: Path, device: str) -> RdmaPort:
         state=state.partition(":")[2].strip() if state else None,
         link_layer=text(folder / "link_layer"),
         rate_gbit=number(folder / "rate"),
-        gids=tuple(_gids(folder)),
+        gids=tuple(gids_of(folder)),
     )
 
 
-def _gids(folder: Path) -> Iterator[Gid]:
-    for name in sorted((name for name in names(folder / "gids") if name.isdigit()), key=int):
+def gids_of(folder: Path, first: int | None = None) -> Iterator[Gid]:
+    """Entries of a port's table that are not empty; of a long one the `first` so many."""
+    for name in sorted((name for name in names(folder / "gids") if name.isdigit()), key=int)[:first]:
         try:
             address = ipaddress.IPv6Address(text(folder / "gids" / name) or "::")
         except ValueError:

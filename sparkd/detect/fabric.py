@@ -24,6 +24,8 @@ class FabricLook:
     pcie_gts_most: float | None = None
     errors: int | None = None
     """Of the netdev and of its RDMA port together, since boot."""
+    gids: tuple[tuple[int, str], ...] = ()
+    """Index and address of the port's RoCE v2 entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ def verdicts(fabric: Fabric, limits: Defaults = DEFAULTS) -> tuple[Verdict, ...]
     if not fabric.looks or fabric.first is None:
         return ()
     last, first = fabric.looks[-1], fabric.first
-    found = [_down(last), _flap(fabric, limits), _changed(first, last), _pcie(last), _errors(fabric)]
+    found = [_down(last), _flap(fabric, limits), _changed(first, last), _moved(first, last)]
+    found += [_pcie(last), _errors(fabric)]
     return tuple(verdict for verdict in found if verdict is not None)
 
 
@@ -94,6 +97,25 @@ def _changed(first: FabricLook, last: FabricLook) -> Verdict | None:
             remedy="see to cable and transceiver; on a switch, set the port's speed instead of negotiating",
         )
     return None
+
+
+def _moved(first: FabricLook, last: FabricLook) -> Verdict | None:
+    """What a rank was told at its launch, or has found itself, leads nowhere now (case 18)."""
+    now = {address: index for index, address in last.gids}
+    lost = [(index, address) for index, address in first.gids if now.get(address) != index]
+    if not lost or not last.gids:
+        return None  # without a carrier the table is empty, which is told by itself
+    told = ", ".join(
+        f"{address} was entry {index}, and is {now.get(address, 'gone')}" for index, address in lost
+    )
+    return Verdict(
+        "GID_MOVED",
+        Severity.WARN,
+        f"the RoCE entries of {last.interface} moved under the gang",
+        evidence=told,
+        cause="an address was added or set anew; connections that begin now use the old index, and hang",
+        remedy="restart the deployment at a quiet moment: the index is found anew at every launch",
+    )
 
 
 def _pcie(last: FabricLook) -> Verdict | None:

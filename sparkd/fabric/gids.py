@@ -3,9 +3,7 @@
 import ipaddress
 
 from sparkd.fabric.networks import Address
-from sparkd.records.fabric import RdmaPort
-
-ROCE_V2 = "RoCE v2"
+from sparkd.records.fabric import ROCE_V2, RdmaPort
 
 
 def wanted(port: RdmaPort, interface: str, address: Address) -> int | None:

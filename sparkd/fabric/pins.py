@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from sparkd.fabric.choice import Choice, Seat
-from sparkd.fabric.gids import ROCE_V2, wanted
-from sparkd.records.fabric import Interface, NodeFabric, RdmaPort
+from sparkd.fabric.gids import wanted
+from sparkd.records.fabric import ROCE_V2, Interface, NodeFabric, RdmaPort
 from sparkd.records.verdict import Severity, Verdict
 
 

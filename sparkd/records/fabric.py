@@ -4,9 +4,12 @@ Nothing in it is a judgement: what ranks use of it is chosen in `sparkd.fabric`.
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from sparkd.records.collective import CollectiveTest
 from sparkd.records.verdict import Verdict
+
+ROCE_V2: Final = "RoCE v2"
 
 
 @dataclass(frozen=True, slots=True)

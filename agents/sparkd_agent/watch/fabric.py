@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Final
 
 from sparkd.detect.fabric import FabricLook
+from sparkd.records.fabric import ROCE_V2
+from sparkd_agent.fabric import gids_of
 from sparkd_agent.sysfs import number, pcie_most, whole
 
 _NETDEV_ERRORS: Final = ("rx_errors", "tx_errors", "rx_crc_errors")
@@ -13,6 +15,9 @@ _RDMA_ERRORS: Final = (
     "link_error_recovery",
     "local_link_integrity_errors",
 )
+
+_GIDS: Final = 16
+"""A table has up to 256 entries, and those in use come first."""
 
 
 def look(interface: str, at: float, sys: Path = Path("/sys")) -> FabricLook:
@@ -34,19 +39,24 @@ def look(interface: str, at: float, sys: Path = Path("/sys")) -> FabricLook:
         pcie_gts=number(device / "current_link_speed"),
         pcie_gts_most=pcie_most(device, "max_link_speed"),
         errors=_errors(folder, device),
+        gids=tuple(
+            (gid.index, gid.address)
+            for port in _ports(device)
+            for gid in gids_of(port, _GIDS)
+            if gid.type == ROCE_V2
+        ),
     )
+
+
+def _ports(device: Path) -> list[Path]:
+    try:
+        return [port for one in (device / "infiniband").iterdir() for port in (one / "ports").iterdir()]
+    except OSError:
+        return []
 
 
 def _errors(folder: Path, device: Path) -> int | None:
     counts = [whole(folder / "statistics" / name) for name in _NETDEV_ERRORS]
-    try:
-        ports = [
-            port / "counters"
-            for one in (device / "infiniband").iterdir()
-            for port in (one / "ports").iterdir()
-        ]
-    except OSError:
-        ports = []
-    counts += [whole(counters / name) for counters in ports for name in _RDMA_ERRORS]
+    counts += [whole(port / "counters" / name) for port in _ports(device) for name in _RDMA_ERRORS]
     known = [count for count in counts if count is not None]
     return sum(known) if known else None

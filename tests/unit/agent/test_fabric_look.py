@@ -62,3 +62,14 @@ def test_the_loopback_at_hand() -> None:
     seen = look("lo", 5.0)
     assert seen.mtu is not None
     assert (seen.pcie_width, seen.speed_mbit) == (None, None)
+
+
+def test_entries_of_its_port_by_their_index(sys: Path) -> None:
+    port = sys / "class/net/enp1s0f1np1/device/infiniband/rocep1s0f1/ports/1"
+    address = "0000:0000:0000:0000:0000:ffff:c0a8:640a"
+    table = {"2": ("IB/RoCE v1", address), "3": ("RoCE v2", address), "7": ("", "::")}
+    for index, (kind, gid) in table.items():
+        write(port / "gids", **{index: gid})
+        if kind:
+            write(port / "gid_attrs" / "types", **{index: kind})
+    assert look("enp1s0f1np1", 5.0, sys).gids == ((3, "192.168.100.10"),)

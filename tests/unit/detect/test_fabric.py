@@ -19,6 +19,7 @@ HEALTHY = FabricLook(
     pcie_gts=32.0,
     pcie_gts_most=32.0,
     errors=7,
+    gids=((1, "fe80::1"), (3, "192.168.100.10")),
 )
 
 
@@ -35,6 +36,7 @@ FAULTS = {
     "MTU_CHANGED": replace(HEALTHY, mtu=1500),
     "LINK_SLOWER": replace(HEALTHY, speed_mbit=100_000),
     "FABRIC_ERRORS": replace(HEALTHY, errors=9),
+    "GID_MOVED": replace(HEALTHY, gids=((1, "fe80::1"), (4, "192.168.100.10"))),
 }
 
 
@@ -61,3 +63,11 @@ def test_a_changed_mtu_stays_found() -> None:
 def test_what_sysfs_does_not_say_judges_nothing() -> None:
     assert ids([FabricLook(0.0, "lo")] * 3) == []
     assert ids([HEALTHY, FabricLook(0.0, "enp1s0f1np1")]) == []
+
+
+def test_case_18_only_an_entry_that_moves_or_goes_is_worth_a_word() -> None:
+    more = replace(HEALTHY, gids=(*HEALTHY.gids, (5, "192.168.100.99")))
+    gone = replace(HEALTHY, gids=((1, "fe80::1"),))
+    assert ids([HEALTHY, more]) == []
+    assert ids([HEALTHY, gone]) == ["GID_MOVED"]
+    assert ids([HEALTHY, replace(HEALTHY, gids=())]) == [], "without a carrier the table is empty"
