@@ -72,7 +72,7 @@ LANES = {
     "refused": Lane(9, _refused, "sparkd: a profile that requires RDMA, which is not there"),
     "bare-killed": Lane(
         6,
-        lambda b: _bare(b, ("worker", 25, 45.0), ("core", 25, 20.0), ("term", 25, 40.0)),
+        lambda b: _bare(b, ("term", 25, 40.0), ("worker", 25, 45.0), ("core", 25, 20.0)),
         "bare vLLM: worker, EngineCore, SIGTERM; execute timeout 25 s",
     ),
     "bare-still": Lane(

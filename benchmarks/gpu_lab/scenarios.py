@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.gpu_lab.bare import bare_pair
 from benchmarks.gpu_lab.cluster import WAIVED, Cluster
 from benchmarks.gpu_lab.rooms import Room
-from benchmarks.gpu_lab.seen import Api, Card, Gone, Health, Stream, seconds, until
+from benchmarks.gpu_lab.seen import Api, Card, Gone, Health, Stream, seconds, shown, until
 from benchmarks.gpu_lab.setting import Setting
 from sparkd.errors import SparkdError
 from sparkd.records.defaults import MIB
@@ -187,8 +187,7 @@ def _after(moment: float | None, since: float) -> str:
 
 
 def _orphans(deployment: Deployment, generation: int) -> str:
-    left = everything(deployment, generation)
-    return ", ".join(f"{one.title[:30]} ({one.pid})" for one in left) or "none"
+    return ", ".join(shown(one) for one in everything(deployment, generation)) or "none"
 
 
 def _events(watch: Watch, since: float) -> list[str]:

@@ -89,9 +89,15 @@ class Gone:
         return [one for one in self.processes if one.alive]
 
     def in_words(self) -> str:
-        left = ", ".join(f"{one.title[:24].strip()} ({one.pid})" for one in self.left())
+        left = ", ".join(shown(one) for one in self.left())
         words = f"all gone {seconds(self.gone)}, card {seconds(self.card_gone)}"
         return f"{words}, left: {left}" if left else words
+
+
+def shown(process: Process) -> str:
+    """A title is short; of a command line the program's name and its first words."""
+    program, _, words = process.title.partition(" ")
+    return f"{Path(program).name} {words[:24]}".strip() + f" ({process.pid})"
 
 
 def seconds(value: float | None) -> str:
