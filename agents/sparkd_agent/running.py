@@ -258,6 +258,7 @@ class RunningRank:
         view, progress = self.view, self._progress
         if self._collective is not None:
             self._read()  # it may be over before the next look, and what it found is in its last lines
+        still = sorted(view.stopped, key=lambda one: one.since)
         return RankReport(
             name=view.name,
             state=view.state,
@@ -276,11 +277,12 @@ class RunningRank:
             probe=self._prober.report() if self._prober is not None else None,
             ended=view.reason or None,
             remains=view.remains,
-            stopped=tuple(self._in_words(one) for one in view.stopped),
+            stopped=tuple(self._in_words(one) for one in still),
             condemned=self.condemned,
             mods_missing=self._mods.missing,
             transport=self._transport,
             collective=self._collective,
+            stopped_s=self._clock.now().mono - still[0].since if still else None,
         )
 
     def _in_words(self, one: StoppedProcess) -> str:

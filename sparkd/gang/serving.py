@@ -3,6 +3,7 @@
 from sparkd.gang import falls, silence
 from sparkd.gang.budget import refill_after_s
 from sparkd.gang.silence import in_contact, lost_reason
+from sparkd.gang.stillness import stood_still
 from sparkd.gang.turn import Turn
 
 
@@ -14,6 +15,10 @@ def ready(turn: Turn) -> None:
     if head is not None and head.probe is not None and head.probe.wedged and in_contact(turn, 0):
         rank, why = _frozen_by(turn, head.probe.wedged)
         falls.begin_fall(turn, rank, f"the engine is frozen: {why}", cause="ENGINE_WEDGED")
+        return
+    still = stood_still(turn)
+    if still is not None:
+        falls.begin_fall(turn, still[0], f"the engine is frozen: {still[1]}", cause="ENGINE_WEDGED")
         return
     lost = silence.lost_while_serving(turn)
     if lost is not None:

@@ -48,7 +48,7 @@ def lost_while_serving(turn: Turn) -> int | None:
             continue
         if proved_at is not None and proved_at > heard + turn.limits.beat_s * 1.5:
             # Perhaps; or its last beats were late and it died thereafter: only a proof from now on tells.
-            silent = _unproved(turn, silent_at)
+            silent = unproved(turn, silent_at)
         else:
             silent = turn.now.mono >= silent_at + turn.limits.second_path_s
             _ask_for_proof(turn, heard)
@@ -57,15 +57,15 @@ def lost_while_serving(turn: Turn) -> int | None:
     return None
 
 
-def _unproved(turn: Turn, since: float) -> bool:
-    """Whether a proof that was asked for after `since` has not come."""
+def unproved(turn: Turn, since: float) -> bool:
+    """Whether a proof that was asked for after `since` has not come. Asks for one."""
     asked = turn.gang.proof_asked
     # What rank 0's agent was told comes with its next beats; our own pulse is answered or not.
     patience_s = turn.limits.second_path_s if head_is_away(turn) else turn.limits.proof_ask_s
-    unproved = asked is not None and asked >= since and turn.now.mono - asked >= patience_s
-    if turn.now.mono >= since and not unproved:
+    missing = asked is not None and asked >= since and turn.now.mono - asked >= patience_s
+    if turn.now.mono >= since and not missing:
         _ask_for_proof(turn, since)
-    return unproved
+    return missing
 
 
 def last_proof(turn: Turn) -> float | None:

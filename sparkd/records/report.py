@@ -84,6 +84,8 @@ class RankReport:
     """Its node must be rid of it: the agent ends it, at the latest when the coordinator does not."""
     collective: CollectiveReport | None = None
     """Of a rank of kind `probe` only."""
+    stopped_s: float | None = None
+    """How long the first of `stopped` has been so; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

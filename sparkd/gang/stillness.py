@@ -1,0 +1,34 @@
+"""Processes stopped on followers' nodes, which rank 0's agent does not see. Rules of the gang machine.
+
+    state T ──5 s── a proof is asked for ──10 s── none since it was stopped: frozen
+
+A token needs every rank, so one that came after the stop clears the process of all suspicion: it may be a
+helper that nothing waits for. Rank 0's agent judges what is stopped on its own node (`sparkd.detect.wedge`).
+"""
+
+from sparkd.gang import silence
+from sparkd.gang.turn import Turn
+
+
+def stood_still(turn: Turn) -> tuple[int, str] | None:
+    """The rank, and why the gang is frozen. Asks for a proof before."""
+    if silence.head_is_away(turn):
+        return None
+    proved_at = silence.last_proof(turn)
+    for rank in range(1, len(turn.record.specs)):
+        report, node = turn.report(rank), turn.world.nodes.get(turn.record.nodes[rank])
+        if report is None or report.stopped_s is None or node is None or node.heard is None:
+            continue
+        since = node.heard - report.stopped_s
+        age = turn.now.mono - since
+        if not node.in_contact or (proved_at is not None and proved_at > since):
+            continue
+        if age < turn.limits.stopped_state_s / 2:
+            continue
+        unproved = silence.unproved(turn, since)
+        if unproved and age >= turn.limits.stopped_state_s:
+            return (
+                rank,
+                f"rank {rank}'s {report.stopped[0]}, and no token has come since, though one was asked for",
+            )
+    return None

@@ -1,0 +1,84 @@
+"""A process that is stopped on a follower's node: named when a token that was asked for has not come."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from sparkd.clock import Instant
+from sparkd.fleet.nodes import Node
+from sparkd.gang import machine
+from sparkd.gang.state import Gang, GangCommand, Tick, World
+from sparkd.records.defaults import DEFAULTS
+from sparkd.records.report import ProbeReport, RankReport
+from tests.unit.gang.test_mods import gang
+
+STOPPED_AT = 100.0
+WORDS = "VLLM::Worker_TP1 (pid 7) is stopped (state T)"
+
+
+def step(
+    before: Gang, now: float, *, token_at: float, head: bool = True, stopped: bool = True
+) -> tuple[Gang, tuple[GangCommand, ...]]:
+    """One second of a gang of two whose follower has a process that stands still since STOPPED_AT."""
+    nodes = {}
+    for spec, name in zip(before.record.specs, "ab", strict=True):
+        report = RankReport(spec.name, "running", phase="serving")
+        if spec.rank == 0:
+            probe = ProbeReport(api_up=True, warmed=True, proof_age_s=now - token_at)
+            report = replace(report, probe=probe)
+        elif stopped:
+            report = replace(report, stopped=(WORDS,), stopped_s=now - STOPPED_AT)
+        state: Any = "alive" if head or spec.rank else "silent"
+        nodes[name] = Node(
+            name, f"node-{name}", greeted=True, heard=now, state=state, reports={report.name: report}
+        )
+    return machine.step(before, Tick(), World(nodes), Instant(now, now))
+
+
+def played(seconds: int, token_at: Callable[[float], float]) -> tuple[float | None, Gang, int]:
+    """Seconds after the stop until the gang was no longer ready, how it stands, how often it was asked."""
+    ready = replace(gang("ready"), ready_since=0.0)
+    asked = 0
+    for after in range(seconds):
+        now = STOPPED_AT + after
+        ready, _ = step(ready, now, token_at=token_at(now))
+        asked += sum(one.task.kind == "canary" for one in ready.tasks)
+        ready = replace(ready, tasks=())
+        if ready.record.phase != "ready":
+            return after, ready, asked
+    return None, ready, asked
+
+
+def test_it_is_named_ten_seconds_later() -> None:
+    known, after, asked = played(60, lambda _now: STOPPED_AT - 1)
+    assert known == DEFAULTS.stopped_state_s
+    fall = after.record.fall
+    assert fall is not None
+    assert (fall.cause, fall.rank, fall.node) == ("ENGINE_WEDGED", 1, "node-b")
+    assert WORDS in fall.reason
+    assert asked, "nothing is judged that was not asked for"
+
+
+def test_a_helper_that_nothing_waits_for_may_stand_still() -> None:
+    """An idle gang: the token that was asked for comes. With tokens nobody is asked."""
+    known, _, asked = played(120, lambda now: STOPPED_AT + (6 if now >= STOPPED_AT + 6 else -1))
+    assert known is None
+    assert asked
+    known, _, asked = played(120, lambda now: now)
+    assert known is None
+    assert not asked
+
+
+def test_without_rank_0s_agent_nobody_is_asked() -> None:
+    ready = replace(gang("ready"), ready_since=STOPPED_AT)
+    after, _ = step(ready, STOPPED_AT + 20, token_at=STOPPED_AT - 1, head=False)
+    assert after.record.fall is None
+
+
+def test_what_goes_on_in_time_is_not_ended() -> None:
+    ready = replace(gang("ready"), ready_since=0.0)
+    for after in range(9):
+        ready, _ = step(ready, STOPPED_AT + after, token_at=STOPPED_AT - 1)
+    for after in range(9, 30):
+        ready, _ = step(ready, STOPPED_AT + after, token_at=STOPPED_AT - 1, stopped=False)
+    assert ready.record.phase == "ready"
