@@ -146,7 +146,13 @@ class CoordinatorStarting(Unavailable):
 
 
 class RankNotStarted(SparkdError):
+    """`cause` is the id of a verdict; empty where none is known."""
+
     code = "not-started"
+
+    def __init__(self, message: str, cause: str = "") -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class ServiceManagerUnreachable(SparkdError):

@@ -540,7 +540,7 @@ class Agent:
             self._refuse(spec, "spent", str(error))
             return
         except RankNotStarted as error:
-            self._refuse(spec, "not-started", str(error))
+            self._refuse(spec, "not-started", str(error), error.cause)
             return
         leader = handle.leader
         self._save(
@@ -568,11 +568,11 @@ class Agent:
             account=account,
         )
 
-    def _refuse(self, spec: RankSpec, code: RefusalCode, reason: str) -> None:
+    def _refuse(self, spec: RankSpec, code: RefusalCode, reason: str, cause: str = "") -> None:
         log.warning("refused to start %s (%s): %s", spec.name, code, reason)
         self._early_end.pop(spec.name, None)
         self._save(lambda: self._ledger.ended(spec.name, "gone", None))
-        self._apply(StartFailed(Refusal(spec.name, code, reason)))
+        self._apply(StartFailed(Refusal(spec.name, code, reason, cause)))
         self.urgent.set()
 
     def _supervise(self, runtime: Runtime, handle: RankHandle, spec: RankSpec) -> RunningRank:

@@ -14,7 +14,7 @@ from sparkd.clock import Instant
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.document import DeploymentSerial, Revision
 from sparkd.records.names import parse_rank_name
-from sparkd.records.report import Hello, LedgerRank, NodeFacts, RankReport, Report, Sample
+from sparkd.records.report import Hello, LedgerRank, NodeFacts, RankReport, Refusal, Report, Sample
 from sparkd.records.status import NodeState
 
 NOTHING_LEFT = frozenset({"gone"})
@@ -38,8 +38,8 @@ class Node:
     drained: bool = False
     reports: dict[str, RankReport] = field(default_factory=dict)
     """By rank name: what exists on the node, as of the last receipt."""
-    refusals: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """By rank name: code and reason."""
+    refusals: dict[str, Refusal] = field(default_factory=dict)
+    """By rank name."""
     generations: dict[str, int] = field(default_factory=dict)
     ledger: tuple[LedgerRank, ...] = ()
     deployments: tuple[DeploymentSerial, ...] = ()
@@ -107,7 +107,7 @@ def hear(node: Node, report: Report, now: Instant) -> Node:
         seq=report.caller.seq,
         heard=now.mono,
         reports={rank.name: rank for rank in report.ranks},
-        refusals={refusal.rank: (refusal.code, refusal.reason) for refusal in report.refusals},
+        refusals={refusal.rank: refusal for refusal in report.refusals},
         generations=generations,
         applied=max(node.applied, report.applied),
         sample=report.sample or node.sample,

@@ -55,9 +55,9 @@ def _fallen(turn: Turn) -> list[Fall]:
             reason = f"NCCL went over sockets although {why}"
             found.append(_judged(turn, rank, node.name, "TRANSPORT_SOCKETS", reason))
         elif report is None and spec.name in node.refusals:
-            code, reason = node.refusals[spec.name]
-            cause = "ENGINE_MISSING" if code == "engine" else "START_REFUSED"
-            reason = f"the node refused to start it ({code}): {reason}"
+            refused = node.refusals[spec.name]
+            cause = refused.cause or ("ENGINE_MISSING" if refused.code == "engine" else "START_REFUSED")
+            reason = f"the node refused to start it ({refused.code}): {refused.reason}"
             found.append(_judged(turn, rank, node.name, cause, reason))
     return found
 

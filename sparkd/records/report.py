@@ -101,6 +101,8 @@ class Refusal:
     rank: str
     code: RefusalCode
     reason: str
+    cause: str = ""
+    """Id of the verdict that it comes down to, where the agent knows one: its Docker engine said why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from sparkd_agent.runtime.container import (
     with_entrypoint,
 )
 from sparkd_agent.runtime.docker_api import Attached, DockerApi
-from sparkd_agent.runtime.docker_trouble import gpu_requests, in_words
+from sparkd_agent.runtime.docker_trouble import IMAGE, REFUSED, gpu_requests, in_words, trouble_of
 from sparkd_agent.runtime.handover import SHIM, make_folder, recorded, shim_spec, shim_words, started
 from sparkd_agent.runtime.images import COMMAND, PYTHONS, Image, Images
 
@@ -113,7 +113,8 @@ class DockerRuntime:
             raise RankNotStarted(f"{spec.name}: no container could be asked for: {error}") from error
         except (DockerUnreachable, DockerRefused) as error:
             await self._abandon(spec.name)
-            raise RankNotStarted(f"{spec.name}: no container: {in_words(error)}") from error
+            why = f"{spec.name}: no container: {in_words(error)}"
+            raise RankNotStarted(why, _cause_of(error)) from error
         passed("agent.7-shim-spawned")
         try:
             answer = await self._answer(folder, attached)
@@ -368,6 +369,12 @@ class DockerRuntime:
         except DockerRefused as error:
             if error.status not in (404, 409):  # gone, or being removed
                 raise
+
+
+def _cause_of(error: DockerUnreachable | DockerRefused) -> str:
+    """The id of its verdict. None for what the next generation may do without: it asks for the image anew."""
+    trouble = trouble_of(error)
+    return "" if trouble in (IMAGE, REFUSED) else trouble.id
 
 
 def make_own(folder: Path, names: Iterable[str], account: Account | None) -> None:

@@ -6,5 +6,4 @@ RULE = Rule(
     cause="somebody made it by hand, or another set of agents uses the same Docker",
     remedy="see whose it is with `docker inspect`, and remove it; or deploy under another --name",
     match=reported("DOCKER_NAME_TAKEN"),
-    retry="never",
 )
