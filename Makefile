@@ -60,9 +60,8 @@ lab: vllm
 # A Docker engine of the tests' own; its images are made of the lab's root file system.
 DOCKER := $(or $(SPARKD_DOCKER),$(HOME)/.cache/sparkd-tests/docker)
 docker: vllm
-	tests/docker/prepare.sh "$(DOCKER)"
 	tests/lab/prepare.sh
-	.venv/bin/python -m tests.lab.image
+	tests/docker/prepare.sh "$(DOCKER)" "$$(.venv/bin/python -m tests.lab.image)"
 	SPARKD_DOCKER="$(DOCKER)" $(PYTEST) tests/docker
 
 no-lab:

@@ -133,7 +133,7 @@ def _rank(spec: RankSpec, node: Node | None, node_id: str) -> CollectiveRank:
     told = said or CollectiveReport()
     ended, cut = _ended(report, told)
     refusal = node.refusals.get(spec.name)
-    unable = told.unable or cut or (f"its node did not start it: {refusal[1]}" if refusal else "")
+    unable = told.unable or cut or (f"its node did not start it: {refusal.reason}" if refusal else "")
     if not node.in_contact and told.stage != "done":
         unable = unable or "its node is not in contact"
     return CollectiveRank(

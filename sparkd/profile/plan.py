@@ -151,7 +151,7 @@ def build_plan(
             further=(
                 *_missed(findings(choice, nccl), environments, choice, profile),
                 *own_address(choice),
-                *image_verdicts(members, images),
+                *image_verdicts(profile, members, images),
                 *(verdict for env in environments for verdict in env.verdicts),
             ),
         ),

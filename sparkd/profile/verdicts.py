@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from sparkd.engine.flags import resolve
 from sparkd.engine.plugin import known_mods
 from sparkd.engine.releases import flag_missing, variable_missing
 from sparkd.engine.versions import VersionRange, release_of
@@ -114,14 +115,14 @@ def _engine_verdict(profile: Profile, node: NodeFacts) -> Verdict | None:
 
 def _surface_verdicts(profile: Profile, members: Sequence[NodeFacts]) -> list[Verdict]:
     """What the engines of these nodes do not have, once for each version among them."""
-    nodes: dict[str, list[str]] = {}
+    nodes: dict[tuple[str, tuple[str, ...] | None], list[str]] = {}
     for node in members:
-        version = engine_of(node).version
-        if version is not None:
-            nodes.setdefault(version, []).append(node.name)
+        engine = engine_of(node)
+        if engine.version is not None:
+            nodes.setdefault((engine.version, engine.flags), []).append(node.name)
     found = []
-    for version, names in nodes.items():
-        flags_missing = [f"--{name}" for name in profile.engine.args if flag_missing(name, version)]
+    for (version, flags), names in nodes.items():
+        flags_missing = [f"--{name}" for name in profile.engine.args if _lacks(name, version, flags)]
         variables_missing = [name for name in profile.env if variable_missing(name, version)]
         where = f"vLLM {version} on {', '.join(names)}"
         if flags_missing:
@@ -129,7 +130,7 @@ def _surface_verdicts(profile: Profile, members: Sequence[NodeFacts]) -> list[Ve
                 Verdict(
                     id="ENGINE_FLAGS",
                     # As for versions: a development build may have what its number does not tell.
-                    severity=Severity.WARN if _is_development(version) else Severity.BLOCK,
+                    severity=Severity.WARN if flags is None and _is_development(version) else Severity.BLOCK,
                     title=f"the engine has no {', '.join(flags_missing)} and would not start",
                     evidence=where,
                     remedy="leave it out, or install a version that has it",
@@ -146,6 +147,12 @@ def _surface_verdicts(profile: Profile, members: Sequence[NodeFacts]) -> list[Ve
                 )
             )
     return found
+
+
+def _lacks(name: str, version: str, flags: tuple[str, ...] | None) -> bool:
+    """What nobody knows may be a plug-in's."""
+    flag = resolve(name)
+    return flag_missing(name, version) if flags is None else flag.known and flag.name not in flags
 
 
 def _is_development(version: str) -> bool:

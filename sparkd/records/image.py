@@ -1,6 +1,18 @@
 """What a node found out about a container image. Nothing of it is guessed: None is what is not there."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class ModFacts:
+    """What a mod says of an image's vLLM, as `sparkd mods check` does."""
+
+    name: str
+    verdict: Literal["needed", "fixed", "unknown"]
+    reason: str
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    """Of what it wraps, by module and name; empty where there is nothing of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +29,9 @@ class ImageFacts:
     uid: int = 0
     gid: int = 0
     """The image's own user, whom ranks do not run as: that is the node's choice."""
+    flags: tuple[str, ...] | None = None
+    """Of `vllm serve`, canonical, as the sources have them, maybe a few more; None without sources."""
+    mods: tuple[ModFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

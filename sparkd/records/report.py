@@ -153,6 +153,8 @@ class EngineFacts:
     name: str
     command: tuple[str, ...]
     version: str | None = None
+    flags: tuple[str, ...] | None = None
+    """Those that it has, where that is known for certain: of an image. None: its version has to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import pytest
 from sparkd.errors import RankNotStarted, Spent
 from sparkd_agent.account import Account
 from sparkd_agent.runtime.base import RankHandle, make_inner_launch
+from sparkd_agent.runtime.container import CACHE_VARIABLES
 from sparkd_agent.runtime.docker import DockerRuntime
 from sparkd_agent.runtime.docker_api import DockerApi
 from sparkd_agent.runtime.images import Images
@@ -177,6 +178,27 @@ def test_a_rank_that_is_root_has_one_capability(
                     assert capabilities(pid, kind) == DAC_OVERRIDE, kind
             rank.supervisor.kill("enough")
             assert (await rank.gone()).state == "gone"
+
+    asyncio.run(test())
+
+
+def test_what_is_compiled_is_kept_for_each_content(tmp_path: Path, engine: DockerEngine, name: str) -> None:
+    """The next rank of an image finds what one before put into any cache; a rank of another one does not."""
+    other = "sparkd-tests/other-content:1"
+    (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nENV OTHER=yes\n")
+    engine.docker("build", "-q", "-t", other, str(tmp_path))
+
+    async def test() -> None:
+        async with docker_bed(tmp_path / "node", engine) as bed:
+            found = []
+            for number, image in enumerate((IMAGE, IMAGE, other)):
+                rank = await bed.start(name.replace("-g", f"-g{number + 1}000"), "caches", image=image)
+                found.append(await rank.says("found "))
+                await rank.gone()
+                await bed.bed.runtime.stop(rank.handle)
+            kept = sorted(CACHE_VARIABLES)
+            assert found == ["found []", f"found {kept}", "found []"]
+            assert len(list((tmp_path / "node" / "caches").iterdir())) == 2
 
     asyncio.run(test())
 

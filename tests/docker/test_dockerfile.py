@@ -1,5 +1,6 @@
 """Both targets of the Dockerfile, built against local bases: no registry, no index."""
 
+import asyncio
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from sparkd_agent.runtime.images import Images
 from tests.bed.stand_in import VERSION
 from tests.docker.conftest import IMAGE, NOTHING
 from tests.docker.engine import PATIENCE_S, DockerEngine
+from tests.docker.test_docker_runtime import docker_bed, status_of
 
 ROOT = Path(__file__).parents[2]
 AGENT = "sparkd-tests/agent:1"
@@ -97,13 +99,39 @@ def test_its_coordinator_is_initialised_and_runs_as_nobody_in_particular(
             assert engine.inspect("coordinator")["State"]["Running"], engine.docker("logs", "coordinator")
             assert time.monotonic() < end
             time.sleep(0.2)
+        status = status_of(engine.inspect("coordinator")["State"]["Pid"])
+        assert status["Uid"].split() == ["7070"] * 4
+        assert int(status["CapEff"], 16) == 0
     finally:
         engine.remove("coordinator")
         engine.docker("volume", "rm", "sparkd-tests")
 
 
+def test_its_agent_runs_and_answers(engine: DockerEngine, agent_image: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("x")
+    (tmp_path / "agent.toml").write_text(
+        '[node]\nid = "n1"\nname = "n1"\naddress = "127.0.0.1"\n'
+        '[coordinator]\nurls = ["http://127.0.0.1:9"]\ntoken_file = "/etc/sparkd/token"\nholder = "h"\n'
+        '[state]\ndir = "/var/lib/sparkd/agent"\nsocket = "/run/agent.sock"\n[rank]\nuser = "sparkd"\n'
+    )
+    config = ("-v", f"{tmp_path}:/etc/sparkd:ro")
+    engine.docker(
+        "run", "-d", "--name", "agent", "--user", "0", *WITHOUT_NETWORK, *config, AGENT, "sparkd-agent", "run"
+    )
+    try:
+        end = time.monotonic() + PATIENCE_S
+        while "127.0.0.1:9 cannot be reached" not in engine.try_docker(
+            "exec", "agent", "sparkd-agent", "status"
+        ):
+            assert engine.inspect("agent")["State"]["Running"], engine.docker("logs", "agent")
+            assert time.monotonic() < end
+            time.sleep(0.2)
+    finally:
+        engine.remove("agent")
+
+
 def test_a_ranks_image_is_its_base_without_an_entry_point(
-    engine: DockerEngine, agent_image: str, context: Path, tmp_path: Path
+    engine: DockerEngine, agent_image: str, context: Path, tmp_path: Path, name: str
 ) -> None:
     based = "sparkd-tests/with-entry-point:1"
     (tmp_path / "Dockerfile").write_text(f'FROM {IMAGE}\nENTRYPOINT ["vllm", "serve"]\n')
@@ -113,6 +141,13 @@ def test_a_ranks_image_is_its_base_without_an_entry_point(
     assert images.find(based).entrypoint == ("vllm", "serve")
     assert images.find(RANK).entrypoint == ()
     assert images.report(RANK).facts.vllm == VERSION
+
+    async def test() -> None:
+        async with docker_bed(tmp_path / "node", engine) as bed:
+            rank = await bed.start(name, "echo", "from the image", image=RANK)
+            assert await rank.says("argv ") == "argv ['from the image']"
+
+    asyncio.run(test())
 
 
 def test_a_base_without_vllm_is_refused_at_the_build(

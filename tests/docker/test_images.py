@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from sparkd.engine.flag_table import TABLE
+from sparkd.engine.plugin import known_mods
 from sparkd.errors import DockerRefused, DockerUnreachable, ImageUnusable
 from sparkd_agent.runtime.docker_api import DockerApi
 from sparkd_agent.runtime.images import COMMAND, Images
 from tests.bed.stand_in import VERSION
-from tests.docker.conftest import IMAGE, NOTHING
+from tests.docker.conftest import IMAGE, NOTHING, SITE
 from tests.docker.engine import DockerEngine
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -25,6 +29,10 @@ def test_what_is_in_an_image_is_read_once(images: Images, engine: DockerEngine, 
     assert (report.facts.vllm, report.facts.torch, report.facts.uid) == (VERSION, None, 0)
     assert report.facts.python.startswith("3.")
     assert report.command == COMMAND
+    # Its own vLLM is a stand-in: no sources of flags, and nothing that a mod would wrap.
+    assert report.facts.flags is None
+    assert {mod.name for mod in report.facts.mods} == set(known_mods())
+    assert {mod.verdict for mod in report.facts.mods} == {"unknown"}
     # No engine could run anything now.
     unable = Images(engine.api, tmp_path / "images")
     (tmp_path / "images" / f"{report.identity}.json").write_bytes(
@@ -32,6 +40,28 @@ def test_what_is_in_an_image_is_read_once(images: Images, engine: DockerEngine, 
     )
     assert unable.report(IMAGE).facts.vllm == "0.00.0"
     assert engine.containers() == []
+
+
+def test_flags_and_what_mods_wrap_are_read_from_the_images_sources(
+    images: Images, engine: DockerEngine
+) -> None:
+    """Of a vLLM that the agent's node has not: nothing of it can be imported there."""
+    name = "sparkd-tests/with-sources:1"
+    (real,) = (ROOT / ".venv-vllm" / "lib").resolve().glob("python3*/site-packages/vllm")
+    wanted = [real / "engine/arg_utils.py", *real.glob("entrypoints/**/cli_args.py")]
+    wanted += [real / "entrypoints/cli/serve.py", real / "transformers_utils/config.py"]
+    files = {f"{SITE}/vllm/{file.relative_to(real)}": file.read_text() for file in wanted}
+    engine.import_files("sparkd-tests/sources:1", files)
+    recipe = engine.folder / "with-sources"
+    recipe.mkdir()
+    stages = ("FROM sparkd-tests/sources:1 AS sources", f"FROM {IMAGE}", "COPY --from=sources / /")
+    (recipe / "Dockerfile").write_text("\n".join(stages) + "\n")
+    engine.docker("build", "-t", name, str(recipe))
+    facts = images.report(name).facts
+    assert set(TABLE) <= set(facts.flags or ())
+    (config,) = [mod for mod in facts.mods if mod.name == "mimo-config"]
+    assert len(config.fingerprints) > 0
+    assert all(key.startswith("vllm.transformers_utils.config ") for key in config.fingerprints)
 
 
 def test_a_spoilt_note_is_made_anew(images: Images, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ class RankContainer:
             "UsernsMode": "host",
             "IpcMode": "private",
             "ShmSize": self.shm_bytes,
-            "Mounts": [_mount(mount) for mount in self.mounts],
+            "Mounts": [mounted(mount) for mount in self.mounts],
             # A gang lives and dies together: who is started again is the coordinator's decision.
             "RestartPolicy": {"Name": "no"},
             "AutoRemove": False,
@@ -156,7 +156,8 @@ def _capabilities(user: str, becomes: int) -> Iterable[str]:
     return ("DAC_OVERRIDE",) if becomes == 0 else ("KILL", "SETGID", "SETUID")
 
 
-def _mount(mount: Mount) -> dict[str, Any]:
+def mounted(mount: Mount) -> dict[str, Any]:
+    """For a container's `Mounts`."""
     return {
         "Type": "bind",
         "Source": mount.path,

@@ -118,6 +118,20 @@ class Attached:
             self.stderr += data
         return None
 
+    def all_of_it(self, patience_s: float) -> bytes | None:
+        """What it writes to stdout until it ends; None if it does not end in time."""
+        deadline = time.monotonic() + patience_s
+        said = b""
+        while (frame := self._frame(deadline)) is not None:
+            stream, data = frame
+            if not data:
+                return said
+            if stream == _STDOUT:
+                said += data
+            else:
+                self.stderr += data
+        return None
+
     def close(self) -> None:
         self._socket.close()
 

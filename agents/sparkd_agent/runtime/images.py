@@ -1,7 +1,7 @@
 """Images of a Docker engine: which content a name stands for, and what is in it.
 
-Nothing is pulled, and nothing runs but one short script of sparkd's own, once for each content: without a
-network, without a GPU, on a file system that cannot be written.
+Nothing is pulled, and nothing runs but one short script of sparkd's own (`look.py`), once for each content:
+without a network, without a GPU, on a file system that cannot be written.
 """
 
 import contextlib
@@ -16,12 +16,15 @@ from typing import Any, Final
 
 import msgspec
 
+from sparkd.engine.plugin import plugin_folder
 from sparkd.errors import DockerRefused, DockerUnreachable, ImageUnusable
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.image import ImageFacts, ImageReport
 from sparkd_agent.config import ENGINE_MODULE, PRESENT, AgentConfig
-from sparkd_agent.runtime.container import LABEL_FOLDER, with_entrypoint
+from sparkd_agent.runtime.container import LABEL_FOLDER, Mount, mounted, with_entrypoint
 from sparkd_agent.runtime.docker_api import DockerApi
+from sparkd_agent.runtime.docker_trouble import NO_PYTHON, REFUSED, trouble_of
+from sparkd_agent.versions import mods_fingerprint
 
 LABEL_LOOK: Final = "sparkd.look"
 PYTHONS: Final = ("python3", "python")
@@ -29,31 +32,9 @@ COMMAND: Final = (PYTHONS[0], *ENGINE_MODULE)
 """How vLLM is started in an image: by the python that its PATH finds first."""
 _CONFIG: Final = ("Cmd", "Entrypoint", "Env", "User", "WorkingDir")
 """What of an image's configuration says how its content is run. Left out: dates, comments, who built it."""
-_FACTS_FORMAT: Final = 1
+_FACTS_FORMAT: Final = 2
 
-LOOK: Final = """
-import json, os, sys
-from importlib import metadata
-def version(name):
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-def commit():
-    try:
-        text = metadata.distribution("vllm").read_text("direct_url.json")
-        return json.loads(text or "{}").get("vcs_info", {}).get("commit_id")
-    except metadata.PackageNotFoundError:
-        return None
-names = sorted({d.metadata["Name"] or "" for d in metadata.distributions()})
-nccl = [n for n in names if n.startswith("nvidia-nccl")]
-sys.stdout.write(json.dumps({
-    "python": ".".join(map(str, sys.version_info[:3])), "machine": os.uname().machine,
-    "vllm": version("vllm"), "vllm_commit": commit(), "torch": version("torch"),
-    "nccl": version(nccl[0]) if nccl else None, "uid": os.getuid(), "gid": os.getgid(),
-}))
-"""
-"""Run by the image's own python, as the image's own user. vLLM is not imported: that takes 10 s and a GPU."""
+_LOOK: Final = ("sparkd_mods", "_framework", "look.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +119,17 @@ class Images:
 
     def facts(self, image: Image) -> ImageFacts:
         """From the cache, else by a container that lives for a moment. Raises as `find`."""
+        mods = mods_fingerprint(plugin_folder())
         file = self._cache / f"{image.identity}.json"
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
-            if kept.format == _FACTS_FORMAT:
+            if (kept.format, kept.mods) == (_FACTS_FORMAT, mods):
                 return kept.facts
         facts = self._look(image)
         with contextlib.suppress(OSError):  # it is looked at again then
             self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
             half = file.with_suffix(".tmp")
-            half.write_bytes(msgspec.json.encode(_Kept(_FACTS_FORMAT, facts)))
+            half.write_bytes(msgspec.json.encode(_Kept(_FACTS_FORMAT, facts, mods)))
             half.replace(file)
         return facts
 
@@ -162,9 +144,11 @@ class Images:
         why = ""
         for python in PYTHONS:
             try:
-                said = self._run(image, [python, "-I", "-c", LOOK])
+                said = self._run(image, [python, str(plugin_folder().joinpath(*_LOOK))])
                 return msgspec.json.decode(said, type=ImageFacts)
             except DockerRefused as error:
+                if trouble_of(error) not in (NO_PYTHON, REFUSED):
+                    raise  # of the engine, not of the image
                 why = str(error)
             except msgspec.MsgspecError:
                 why = f"its {python} answered nothing that can be read"
@@ -182,6 +166,7 @@ class Images:
             "AttachStderr": True,
             "Healthcheck": {"Test": ["NONE"]},
             "HostConfig": {
+                "Mounts": [mounted(Mount(str(plugin_folder())))],
                 "NetworkMode": "none",
                 "ReadonlyRootfs": True,
                 "CapDrop": ["ALL"],
@@ -195,7 +180,7 @@ class Images:
             attached = self._api.attach(container)
             try:
                 self._api.ask("POST", f"/containers/{container}/start")
-                said = attached.first_word(deadline - time.monotonic())
+                said = attached.all_of_it(deadline - time.monotonic())
             finally:
                 attached.close()
             if said is None:
@@ -215,6 +200,8 @@ def images_of(config: AgentConfig) -> Images:
 class _Kept(msgspec.Struct):
     format: int
     facts: ImageFacts
+    mods: str
+    """Whose word on this content is in the facts."""
 
 
 def _image(name: str, inspected: Mapping[str, Any]) -> Image:

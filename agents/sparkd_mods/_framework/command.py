@@ -64,6 +64,16 @@ def _checked(entry: catalogue.Entry) -> dict[str, Any]:
     return {"name": entry.name, "verdict": chosen.verdict, "reason": chosen.reason}
 
 
+def looked_at(entry: catalogue.Entry) -> dict[str, Any]:
+    """For an agent that looks into an image: the verdict, and what it is about."""
+    found = {
+        f"{target.module} {name}": value
+        for target in entry.mod.targets
+        for name, value in (engine.found(target) or {}).items()
+    }
+    return {**_checked(entry), "fingerprints": found}
+
+
 def _fingerprints(entry: catalogue.Entry) -> dict[str, Any]:
     return {
         "name": entry.name,

@@ -13,6 +13,7 @@ from sparkd.engine.flags import KNOWN
 from sparkd.engine.release_table import VARIABLES
 from sparkd.engine.releases import flag_missing, variable_missing
 from sparkd.engine.versions import VersionRange
+from sparkd_mods._framework import look
 from tests.bed.builtin_plans import builtin_names, builtin_plan
 from tests.bed.kv_cases import kv_cases, kv_differences
 
@@ -61,6 +62,14 @@ def test_each_flag_is_there_or_missing_as_the_table_says(version: str) -> None:
     # Those that `serve` handles outside its parser.
     ours = {name for name in KNOWN if not flag_missing(name, version)} - {"omni", "version"}
     assert ours == theirs
+
+
+def test_the_sources_in_an_image_tell_its_flags(version: str) -> None:
+    """Without importing them; a few names more do no harm."""
+    theirs = keys_of(run(version, "dump_vllm_flags.py"), "TABLE")
+    found = set(look.flags(VERSIONS / version / "vllm") or ())
+    assert theirs - found == set()
+    assert len(found - theirs) < 10
 
 
 def test_each_variable_is_there_or_missing_as_the_table_says(version: str) -> None:

@@ -12,7 +12,7 @@ from sparkd.profile.load import parse_source
 from sparkd.profile.merge import resolve
 from sparkd.profile.plan import build_plan
 from sparkd.records.facts import EngineVersions, MachineFacts
-from sparkd.records.image import ImageFacts, ImageReport
+from sparkd.records.image import ImageFacts, ImageReport, ModFacts
 from sparkd.records.plan import Plan
 from sparkd.records.rank import PinnedImage
 from sparkd.records.report import EngineFacts, NodeFacts, TaskResult
@@ -149,3 +149,29 @@ def test_rules_see_the_images_versions_and_not_the_nodes() -> None:
     found = member_of(NODES[0], answers)
     assert found.machine is not None
     assert [engine.packages for engine in found.machine.engines] == [{"vllm": "0.32.0"}]
+
+
+def test_what_the_images_own_sources_lack_is_known_for_certain() -> None:
+    """A development build's number says little; its sources tell."""
+    facts = ImageFacts("3.12.3", "aarch64", vllm="0.33.1.dev7", flags=("max-model-len", "new-in-this-fork"))
+    built = report(facts=facts)
+    sets = ("engine.args.enforce-eager=true", "engine.args.new-in-this-fork=1", "engine.args.a-plug-ins=1")
+    made = plan({"n1": built, "n2": built}, sets=sets)
+    (verdict,) = [one for one in made.verdicts if one.id == "ENGINE_FLAGS"]
+    assert (verdict.severity, "--enforce-eager" in verdict.title) == (Severity.BLOCK, True)
+    assert "fork" not in verdict.title
+    assert "plug-in" not in verdict.title
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [("", 1), (", unknown: try", 0), (", required: false", 0)],
+    ids=["refuse", "try", "may lack"],
+)
+def test_a_required_mod_that_does_not_know_the_images_vllm(more: str, found: int) -> None:
+    said = (ModFacts("mimo-config", "unknown", "its code is new"), ModFacts("mimo-fused-qkv", "unknown", "x"))
+    built = report(facts=ImageFacts("3.12.3", "aarch64", vllm="0.32.0", mods=said))
+    made = plan({"n1": built, "n2": built}, sets=(f"mods=[{{name: mimo-config{more}}}]",))
+    verdicts = [one for one in made.verdicts if one.id == "MOD_MISSING"]
+    assert len(verdicts) == found
+    assert all("its code is new" in one.evidence for one in verdicts)
