@@ -32,12 +32,21 @@ else:
 """
 
 
+def buttons(plan: Path) -> dict[str, str]:
+    """Files that give both buttons to the python that finds them among its packages."""
+    return {
+        "buttons.py": BUTTONS.format(number=int(EXIT_0), plan=str(plan)),
+        "buttons.pth": "import buttons\n",
+    }
+
+
 def make_saboteur(folder: Path, real: Path, plan: Path) -> Path:
     """Make the engine in `folder` (a venv) over the venv `real`; gives `folder`."""
     python = (real / "bin" / "python").resolve()
     subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
     (packages,) = (folder / "lib").glob("python3*/site-packages")
     (theirs,) = (real / "lib").glob("python3*/site-packages")
-    (packages / "buttons.py").write_text(BUTTONS.format(number=int(EXIT_0), plan=str(plan)))
-    (packages / "real.pth").write_text(f"{theirs}\nimport buttons\n")
+    for name, text in buttons(plan).items():
+        (packages / name).write_text(text)
+    (packages / "real.pth").write_text(f"{theirs}\n")
     return folder

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def run_tests(engine: DockerEngine, *paths: str) -> int:
     """Run tests with every rank in a container of this engine; how many passed."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *paths],
+        [sys.executable, "-m", "pytest", "-q", "-n", "3", "-p", "no:cacheprovider", *paths],
         env={**os.environ, RUNTIME_VARIABLE: "docker", SOCKET_VARIABLE: str(engine.socket)},
         cwd=ROOT,
         capture_output=True,

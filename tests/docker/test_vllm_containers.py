@@ -16,9 +16,8 @@ import pytest
 from sparkd_agent.logs import RankLog
 from tests.bed.local_set import Bed, Deployment, Watch, all_gone, ask, local_bed, until
 from tests.bed.stream import Stream
-from tests.docker.conftest import SITE
 from tests.docker.engine import DockerEngine, place
-from tests.lab.image import image as lab_root
+from tests.docker.vllm_image import import_vllm
 
 ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / ".venv-vllm"
@@ -42,11 +41,8 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(3 * BOOT_S)]
 
 @pytest.fixture(scope="module")
 def bed(shared_engine: DockerEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    """The image knows of a vLLM, whose files, 3 GB, come with a read-only mount, and has a compiler."""
-    (packages,) = (ENGINE / "lib").resolve().glob("python3*/site-packages")
-    (metadata,) = packages.glob("vllm-*.dist-info")
-    files = {f"{SITE}/{metadata.name}/METADATA": (metadata / "METADATA").read_text()}
-    shared_engine.import_folder(PLAIN, lab_root(), files, f"ENV PYTHONPATH={packages}")
+    """The image has a compiler besides."""
+    packages = import_vllm(shared_engine, PLAIN, ENGINE)
     folder = tmp_path_factory.mktemp("vllm")
     recipe = folder / "Dockerfile"
     recipe.write_text(f"FROM {PLAIN}\nADD files.tar /\n")

@@ -2,6 +2,7 @@
 
     python -m tests.soak.kill_matrix                # all, about 40 minutes
     python -m tests.soak.kill_matrix ready-exit-0   # only what begins so
+    python -m tests.soak.kill_matrix --docker       # the same in containers, of an engine that it starts
 
 Known: the event stream told of `recovering`. Gone: nothing in /proc is left of any rank of that generation.
 Seconds from the kill. Each case ends in `ready` with the next generation, then `down`, after which no
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,10 +33,15 @@ from tests.bed.local_set import (
     segments,
     until,
 )
-from tests.bed.saboteur import EXIT_0, PLAN_FILE, make_saboteur
+from tests.bed.saboteur import EXIT_0, PLAN_FILE, buttons, make_saboteur
 from tests.bed.stream import Stream
+from tests.docker.engine import docker_engine
+from tests.docker.vllm_image import import_vllm
 
 ROOT = Path(__file__).parents[2]
+VLLM = ROOT / ".venv-vllm"
+MODELS = ROOT / ".models"
+IMAGE = "sparkd-tests/vllm-with-buttons:1"
 BOOT_S = 300.0
 GONE_S = 10.0
 """Well above the second and a half that is promised: the machine may be busy. The figures are printed."""
@@ -198,7 +205,7 @@ def _listens(port: int) -> bool:
 
 
 def main(words: list[str]) -> int:
-    asked = [word.replace("-", " ") for word in words]
+    asked = [word.replace("-", " ") for word in words if word != "--docker"]
     chosen = [
         case
         for case in cases()
@@ -206,21 +213,39 @@ def main(words: list[str]) -> int:
     ]
     failed = 0
     sys.stdout.write("| case | known | all gone |\n|---|---|---|\n")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        engine = make_saboteur(folder / "engine", ROOT / ".venv-vllm", folder / PLAN_FILE)
-        with local_bed(folder, engine, ROOT / ".models") as bed:
-            for number, case in enumerate(chosen):
-                try:
-                    figures = case.run(bed, f"m{os.getpid()}-{number}")
-                except AssertionError as error:
-                    failed += 1
-                    figures = f"| FAILED: {error} | |"
-                    end_all(bed)
-                sys.stdout.write(f"| {case.name} {figures}\n")
-                sys.stdout.flush()
+    where = in_containers if "--docker" in words else in_processes
+    with tempfile.TemporaryDirectory() as name, where(Path(name)) as bed:
+        for number, case in enumerate(chosen):
+            try:
+                figures = case.run(bed, f"m{os.getpid()}-{number}")
+            except AssertionError as error:
+                failed += 1
+                figures = f"| FAILED: {error} | |"
+                end_all(bed)
+            sys.stdout.write(f"| {case.name} {figures}\n")
+            sys.stdout.flush()
     sys.stdout.write(f"{len(chosen)} cases, {failed} failed\n")
     return 1 if failed else 0
+
+
+@contextmanager
+def in_processes(folder: Path) -> Iterator[Bed]:
+    engine = make_saboteur(folder / "engine", VLLM, folder / PLAN_FILE)
+    with local_bed(folder, engine, MODELS) as bed:
+        yield bed
+
+
+@contextmanager
+def in_containers(folder: Path) -> Iterator[Bed]:
+    """The image has the buttons; the folder of the plan is mounted as the models are, and holds no engine."""
+    with tempfile.TemporaryDirectory() as name, docker_engine(Path(name) / "docker") as engine:
+        packages = import_vllm(engine, IMAGE, VLLM, buttons(folder / PLAN_FILE))
+        env = {
+            "DOCKER_HOST": f"unix://{engine.socket}",
+            "SPARKD_MODELS": f"{MODELS.resolve()}:{packages}:{folder}",
+        }
+        with local_bed(folder, VLLM, MODELS, more_env=env, image=IMAGE) as bed:
+            yield bed
 
 
 def end_all(bed: Bed) -> None:
