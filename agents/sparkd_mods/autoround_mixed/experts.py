@@ -25,6 +25,7 @@ class MixedExpertsMethod(FusedMoEMethodBase):  # type: ignore[misc]  # vLLM is n
         super().__init__(moe)
         self._bits = bits
         self._group = group
+        self._tiled = False
 
     def create_weights(
         self,
@@ -76,7 +77,8 @@ class MixedExpertsMethod(FusedMoEMethodBase):  # type: ignore[misc]  # vLLM is n
 
     def matrices(self, layer: Any, name: str) -> Matrices:
         words, table, scales = (getattr(layer, f"{name}_{part}") for part in ("qweight", "table", "scales"))
-        return Matrices(words, table, scales, *getattr(layer, f"{name}_shape"))
+        rows, columns = getattr(layer, f"{name}_shape")
+        return Matrices(words, table, scales, rows, columns, self._tiled)
 
     def load(  # noqa: PLR0917 - one tensor's address
         self, layer: Any, name: str, suffix: str, tensor: Any, shard: str, expert: int
@@ -120,6 +122,11 @@ class MixedExpertsMethod(FusedMoEMethodBase):  # type: ignore[misc]  # vLLM is n
         name = getattr(layer.activation, "value", layer.activation)
         if name != ACTIVATION or layer.apply_router_weight_on_input:
             raise ValueError(f"{layer.layer_name}: computes {ACTIVATION} with weights at the end, not {name}")
+        both = [self.matrices(layer, one) for one in ("w13", "w2")]
+        if all(one.words.is_cuda and one.fits() for one in both) and not self._tiled:
+            for one in both:
+                one.tile()
+            self._tiled = True
 
     def apply(
         self,
@@ -135,11 +142,10 @@ class MixedExpertsMethod(FusedMoEMethodBase):  # type: ignore[misc]  # vLLM is n
         expert_map = layer.expert_map
         local = topk_ids.long() if expert_map is None else expert_map[topk_ids.long()].long()
         activation = Activation(layer.swiglu_alpha, layer.swiglu_beta, layer.swiglu_limit)
-        if x.is_cuda:
+        if self._tiled:
             from sparkd_mods.autoround_mixed import experts_triton
 
-            if experts_triton.fits(w13) and experts_triton.fits(w2):
-                return experts_triton.run(x, w13, w2, activation, topk_weights, local)
+            return experts_triton.run(x, w13, w2, activation, topk_weights, local)
         return experts_torch.run(x, w13, w2, activation, topk_weights, local)
 
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sparkd_mods.autoround_mixed.packing import dequantise, packed_rows
+from sparkd_mods.autoround_mixed import tiles
+from sparkd_mods.autoround_mixed.packing import packed_rows, scaled, unpack
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Activation:
 class Matrices:
     """The same matrix of every expert that a rank holds, each in its own width.
 
-    words    int32 [all words]: one matrix after the other, each as [rows * bits / 32, columns]
+    words    int32 [all words]: one matrix after the other, each as many as [rows * bits / 32, columns]
     table    int64 [experts, 2]: the bits of each, and where it begins in `words`
     scales   [experts, rows / group, columns]
     """
@@ -35,6 +36,12 @@ class Matrices:
     scales: Any
     rows: int
     columns: int
+    tiled: bool = False
+    """Whether the words lie in the order of the kernels (tiles.py), else in GPTQ's (packing.py)."""
+
+    @property
+    def group(self) -> int:
+        return int(self.rows // self.scales.size(1))
 
     def packed(self, expert: int) -> tuple[Any, int]:
         """The words of one expert, a view, and their width."""
@@ -44,7 +51,18 @@ class Matrices:
 
     def dense(self, expert: int, dtype: Any) -> Any:
         words, bits = self.packed(expert)
-        return dequantise(words, self.scales[expert], bits, dtype)
+        values = tiles.values_of(words, bits) if self.tiled else unpack(words, bits)
+        return scaled(values, self.scales[expert], bits, dtype)
+
+    def fits(self) -> bool:
+        """Whether the kernels can have it."""
+        return tiles.fits(self.rows, self.columns, self.group)
+
+    def tile(self) -> None:
+        """Re-order the words for the kernels, in place, one matrix at a time."""
+        for expert in range(self.table.size(0)):
+            words, bits = self.packed(expert)
+            words.copy_(tiles.tiled(words, bits))
 
 
 def run(  # noqa: PLR0917 - as vLLM gives them

@@ -16,6 +16,7 @@ class PackedLinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM is not
         super().__init__()
         self._bits = bits
         self._group = group
+        self._tiled = False
 
     def create_weights(  # noqa: PLR0917 - vLLM's signature
         self,
@@ -45,21 +46,28 @@ class PackedLinearMethod(LinearMethodBase):  # type: ignore[misc]  # vLLM is not
 
     def matrix(self, layer: Any) -> Matrices:
         rows = layer.qweight.size(0) * 32 // self._bits
-        return Matrices(layer.qweight.view(-1), layer.table, layer.scales[None], rows, layer.qweight.size(1))
+        words, columns = layer.qweight.view(-1), layer.qweight.size(1)
+        return Matrices(words, layer.table, layer.scales[None], rows, columns, tiled=self._tiled)
+
+    def process_weights_after_loading(self, layer: Any) -> None:
+        matrix = self.matrix(layer)
+        if matrix.words.is_cuda and matrix.fits() and not self._tiled:
+            matrix.tile()
+            self._tiled = True
 
     def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         matrix = self.matrix(layer)
-        made = _multiply(x.flatten(0, -2), matrix).view(*x.shape[:-1], -1)
+        made = self._multiply(x.flatten(0, -2), matrix).view(*x.shape[:-1], -1)
         return made if bias is None else made + bias
 
+    def _multiply(self, x: torch.Tensor, matrix: Matrices) -> torch.Tensor:
+        if self._tiled:
+            from sparkd_mods.autoround_mixed import experts_triton
 
-def _multiply(x: torch.Tensor, matrix: Matrices) -> torch.Tensor:
-    if x.is_cuda:
-        from sparkd_mods.autoround_mixed import experts_triton
-
-        if experts_triton.fits(matrix):
-            return experts_triton.linear(x, matrix)
-    return x @ matrix.dense(0, x.dtype)
+            made: torch.Tensor = experts_triton.linear(x, matrix, self._bits)
+            return made
+        plain: torch.Tensor = x @ matrix.dense(0, x.dtype)
+        return plain
 
 
 def _adopting(load: Callable[..., Any]) -> Callable[..., Any]:

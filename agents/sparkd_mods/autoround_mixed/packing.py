@@ -21,7 +21,7 @@ def packed_rows(rows: int, bits: int) -> int:
 
 
 def unpack(words: Any, bits: int) -> Any:
-    """[rows * bits / 32, columns] -> the values as int32 [rows, columns]."""
+    """[rows * bits / 32, columns] -> the values as uint8 [rows, columns]."""
     import torch
 
     blocks = words.unflatten(0, (-1, bits))
@@ -32,7 +32,7 @@ def unpack(words: Any, bits: int) -> Any:
         if shift + bits > 32:
             own = 32 - shift
             value = (value & ((1 << own) - 1)) | (blocks[:, word + 1] << own)
-        values.append(value & ((1 << bits) - 1))
+        values.append((value & ((1 << bits) - 1)).to(torch.uint8))
     return torch.stack(values, dim=1).flatten(0, 1)
 
 
@@ -54,7 +54,12 @@ def is_symmetric(zeros: Any, bits: int) -> bool:
 
 def dequantise(words: Any, scales: Any, bits: int, dtype: Any, zeros: Any = None) -> Any:
     """The weights as [in, out]. `zeros`: the packed ones; a symmetric quantisation needs none."""
-    values = unpack(words, bits)
+    points = None if zeros is None else unpack(zeros.T, bits).T.int() + 1
+    return scaled(unpack(words, bits), scales, bits, dtype, points)
+
+
+def scaled(values: Any, scales: Any, bits: int, dtype: Any, points: Any = None) -> Any:
+    """Values less their zero points (of each group; the middle ones), times their scales."""
     group = values.size(0) // scales.size(0)
-    points = middle(bits) if zeros is None else (unpack(zeros.T, bits).T + 1).repeat_interleave(group, dim=0)
-    return ((values - points).float() * scales.float().repeat_interleave(group, dim=0)).to(dtype)
+    less = middle(bits) if points is None else points.repeat_interleave(group, dim=0)
+    return ((values.int() - less).float() * scales.float().repeat_interleave(group, dim=0)).to(dtype)

@@ -1,7 +1,8 @@
-"""Both kernels of autoround-mixed in Triton's interpreter against plain torch.
+"""The kernels of autoround-mixed in Triton's interpreter against plain torch.
 
-A program, since the interpreter is chosen for a whole process, before Triton is imported. For single rows and
-for blocks of them, at every width, in float16: the interpreter knows no bf16.
+A program, since the interpreter is chosen for a whole process, before Triton is imported. For single rows,
+for blocks of them and for a matrix alone, at every width, in float16: the interpreter knows neither bf16 nor
+PTX, so values are unpacked by other lines than on a GPU (those: tests/unit/mods/test_minimax_halfwords.py).
 """
 
 import json
@@ -16,12 +17,13 @@ SIZE = 512
 
 
 def matrices(generator: torch.Generator, columns: int) -> Matrices:
+    """Tiled; their words are any, and so are their values."""
     sizes = [packed_rows(SIZE, bits) * columns for bits in WIDTHS]
     begins = [sum(sizes[:number]) for number in range(len(sizes))]
     words = torch.randint(-(1 << 31), (1 << 31) - 1, (sum(sizes),), dtype=torch.int32, generator=generator)
     scales = torch.rand((len(WIDTHS), SIZE // 128, columns), generator=generator) / 200
     table = torch.tensor(list(zip(WIDTHS, begins, strict=True)))
-    return Matrices(words, table, scales.half(), SIZE, columns)
+    return Matrices(words, table, scales.half(), SIZE, columns, tiled=True)
 
 
 def off(wanted: torch.Tensor, got: torch.Tensor) -> float:
@@ -43,8 +45,15 @@ def main() -> None:
         found.append(
             {"tokens": tokens, "off": off(experts_torch.run(*arguments), experts_triton.run(*arguments))}
         )
-    single = Matrices(w2.words, w2.table[1:2], w2.scales[1:2], SIZE, SIZE)
-    found.append({"linear": True, "off": off(x @ single.dense(0, x.dtype), experts_triton.linear(x, single))})
+    x = torch.randn((9, SIZE), generator=generator).half() / 4
+    for place, bits in enumerate(WIDTHS):
+        one = Matrices(
+            w2.packed(place)[0].flatten(), w2.table[:1], w2.scales[place, None], SIZE, SIZE, tiled=True
+        )
+        one.table.copy_(torch.tensor([[bits, 0]]))
+        for tokens in (2, 9):
+            wanted = x[:tokens] @ one.dense(0, x.dtype)
+            found.append({"linear": bits, "off": off(wanted, experts_triton.linear(x[:tokens], one, bits))})
     print(json.dumps(found))  # noqa: T201 - the answer
 
 

@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +40,8 @@ def _build(made: Any, rank: int, size: int, *, vision: bool) -> Any:
 
 
 def dequantisation() -> dict[str, bool]:
-    """Every width, symmetric or not, against numbers that were packed bit by bit."""
+    """Every width, symmetric or not, and in the kernels' order, against numbers packed bit by bit."""
+    from sparkd_mods.autoround_mixed.experts_torch import Matrices
     from sparkd_mods.autoround_mixed.packing import dequantise
 
     found = {}
@@ -50,6 +52,15 @@ def dequantisation() -> dict[str, bool]:
             words, zeros, scales = (one.tensors[f"x.{part}"] for part in ("qweight", "qzeros", "scales"))
             got = dequantise(words, scales, bits, torch.bfloat16, None if symmetric else zeros)
             found[f"{bits} {symmetric}"] = torch.equal(got, one.dense["x"].T)
+        one = Checkpoint(0, 0)
+        one._packed("x", 1024, 192, bits)
+        flat = one.tensors["x.qweight"].flatten().clone()
+        matrix = Matrices(flat, torch.tensor([[bits, 0]]), one.tensors["x.scales"][None], 1024, 192)
+        assert matrix.fits()
+        matrix.tile()
+        moved = not torch.equal(flat, one.tensors["x.qweight"].flatten())
+        got = replace(matrix, tiled=True).dense(0, torch.bfloat16)
+        found[f"{bits} tiled"] = moved and torch.equal(got, one.dense["x"].T)
     return found
 
 
