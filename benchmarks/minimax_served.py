@@ -1,28 +1,35 @@
-"""A3 and A1 on a GPU: vLLM serves a toy MiniMax-M3 through the mods, and plain torch computes the same.
+"""A3 and A1 on a GPU: `sparkd up` serves a toy MiniMax-M3 through the mods, dense torch computes the same.
 
-    export PYTHONPATH=agents:tests/contract/mods/inside
+    export PYTHONPATH=.:agents:tests/contract/mods/inside:tests/bed
     python benchmarks/minimax_served.py write FOLDER
-    python benchmarks/minimax_served.py serve FOLDER
+    SPARKD_ENGINE=VENV python benchmarks/minimax_served.py up FOLDER
 
-`write` needs torch and safetensors: 3 layers (1 dense, 2 sparse), hidden 1024, experts of mixed widths, in
-the form of the community checkpoint. `serve` needs vLLM 0.24 for CUDA: 6 tokens, greedy, after a prompt of
-11, each with the log-probabilities of the first five. The dense weights that the checkpoint was packed from
-say what they ought to be, token by token. Exit code 1 if the likeliest token differs or one is off by more
-than 0.05.
+`write` needs torch, safetensors and tokenizers: 3 layers (1 dense, 2 sparse), hidden 1024, experts of mixed
+widths, in the form of the community checkpoint; and a profile, which is the built-in one (its arguments, its
+variables, its mods) but for the sizes of the toy. `up` needs vLLM 0.24 for CUDA in VENV: 6 tokens, greedy,
+after a prompt of 11, each with the log-probabilities of the first five, through the API of rank 0. The dense
+weights that the checkpoint was packed from say what they ought to be, token by token. Exit code 1 if the
+likeliest token differs or one is off by more than 0.05.
 """
 
 import json
 import os
+import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import minimax_toy as toy
 import torch
+import yaml
+from make_tiny_model import VOCABULARY, make_tokenizer
 from safetensors.torch import save_file
 
-toy.HIDDEN, toy.INNER, toy.DENSE = 1024, 512, 1024
+ROOT = Path(__file__).parent.parent
+NAME = "minimax-toy"
+toy.HIDDEN, toy.INNER, toy.DENSE, toy.VOCABULARY = 1024, 512, 1024, VOCABULARY
 LAYERS, DENSE_LAYERS = 3, 1
 PROMPT = [5, 9, 77, 130, 201, 33, 8, 250, 61, 17, 90]
 TOKENS = 6
@@ -30,18 +37,45 @@ TOP_K, HEAD, ROTATED = 4, 128, 64
 TOLERANCE = 0.05
 """Of a log-probability: two sums in bf16 in another order."""
 ARCHITECTURE = "MiniMaxM3SparseForCausalLM"
-MODS = ("autoround-mixed", "minimax-m3-loader", "minimax-m3-norm")
+UP_S = 400
 Weights = dict[str, torch.Tensor]
 
 
 def write(folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
+    model = folder / NAME
+    model.mkdir(parents=True, exist_ok=True)
     files = toy.Checkpoint(LAYERS, DENSE_LAYERS)
-    body = toy.config(LAYERS, DENSE_LAYERS, files.bits) | {"architectures": [ARCHITECTURE]}
-    (folder / "config.json").write_text(json.dumps(body))
+    body = toy.config(LAYERS, DENSE_LAYERS, files.bits)
+    # As the community's: vLLM refuses it, and the profile's overrides repair it.
+    body["text_config"]["hidden_act"] = "silu"
+    (model / "config.json").write_text(json.dumps(body))
     tensors = {name: tensor.contiguous() for name, tensor in files.tensors.items()}
-    save_file(tensors, folder / "model.safetensors")
+    save_file(tensors, model / "model.safetensors")
+    make_tokenizer().save_pretrained(model)
     torch.save(files.dense, folder / "dense.pt")
+    (folder / f"{NAME}.yaml").write_text(json.dumps(profile()))
+
+
+def profile() -> dict[str, Any]:
+    """The built-in one with the toy's sizes, on one rank."""
+    made: dict[str, Any] = yaml.safe_load((ROOT / "profiles" / "minimax-m3.yaml").read_text())
+    arguments = made["engine"]["args"]
+    # Its tokenizer has no marks of thoughts and calls, and a text model takes no images.
+    for name in ("reasoning-parser", "tool-call-parser", "enable-auto-tool-choice", "limit-mm-per-prompt"):
+        del arguments[name]
+        made["why"].pop(name)
+    arguments["hf-overrides"]["architectures"] = [ARCHITECTURE]
+    arguments |= {"max-model-len": 2048, "gpu-memory-utilization": 0.3, "kv-cache-memory-bytes": 1 << 30}
+    canary = {"messages": [{"role": "user", "content": "Say something."}], "max_tokens": 8, "timeout_s": 300}
+    memory = {"weights_gib": 0.1, "runtime_gib": 2, "reserve_gib": 4}
+    return made | {
+        "name": NAME,
+        "model": {"path": NAME, "trust": True},
+        "layout": {"tp": 1},
+        "memory": memory | {"floors_gib": {"loading": 2, "serving": 4}},
+        "ready": {"canaries": [canary]},
+        "variants": {},
+    }
 
 
 def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -103,50 +137,70 @@ def log_probabilities(weights: Weights, ids: list[int]) -> torch.Tensor:
     return last.float().log_softmax(-1)[0]
 
 
-def answer(folder: Path) -> Any:
-    """What vLLM generates: token ids, and by token the log-probabilities of the likeliest."""
-    os.environ["SPARKD_MODS"] = json.dumps([{"name": name} for name in MODS])
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    # After the mods are named: vLLM reads its plugins when it is imported.
-    from vllm import LLM, SamplingParams  # noqa: PLC0415 - as said above
-    from vllm.model_executor.models.registry import ModelRegistry  # noqa: PLC0415 - as said above
-    from vllm.models.minimax_m3.nvidia import model  # noqa: PLC0415 - as said above
-    from vllm.plugins import load_general_plugins  # noqa: PLC0415 - as said above
+def sparkd(*words: str, **more: Any) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-P", "-m", "sparkd", *words], text=True, check=False, **more)
 
-    load_general_plugins()
-    ModelRegistry.register_model(ARCHITECTURE, getattr(model, ARCHITECTURE))
-    engine = LLM(
-        model=str(folder),
-        skip_tokenizer_init=True,
-        dtype="bfloat16",
-        enforce_eager=True,
-        block_size=128,
-        attention_backend="TRITON_ATTN",
-        gpu_memory_utilization=0.3,
-        kv_cache_memory_bytes=1 << 30,
-        max_model_len=2048,
-        max_num_batched_tokens=2048,
-        disable_custom_all_reduce=True,
+
+def completion(url: str) -> Any:
+    """What rank 0 answers: token ids as words, and by token the log-probabilities of the likeliest."""
+    asked = {
+        "model": NAME,
+        "prompt": PROMPT,
+        "max_tokens": TOKENS,
+        "temperature": 0,
+        "logprobs": 5,
+        "ignore_eos": True,
+        "return_tokens_as_token_ids": True,
+    }
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(asked).encode(), {"Content-Type": "application/json"}
     )
-    sampling = SamplingParams(max_tokens=TOKENS, temperature=0, logprobs=5, ignore_eos=True, detokenize=False)
-    return engine.generate([{"prompt_token_ids": PROMPT}], sampling)[0].outputs[0]
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return json.load(answer)["choices"][0]["logprobs"]
 
 
-def serve(folder: Path) -> int:
+def up(folder: Path) -> int:
+    os.environ["SPARKD_MODELS"] = str(folder)
     begun = time.monotonic()
-    got = answer(folder)
-    print(f"answered after {time.monotonic() - begun:.0f} s: {list(got.token_ids)}")
-    weights = {name: tensor.cuda() for name, tensor in torch.load(folder / "dense.pt").items()}
+    port = 8397
+    words = [
+        str(folder / f"{NAME}.yaml"),
+        "--local",
+        "1",
+        "--set",
+        f"api.port={port}",
+        "--set",
+        "api.key=none",
+    ]
+    try:
+        started = sparkd("up", *words, "--timeout", str(UP_S))
+        print(f"sparkd up: exit code {started.returncode} after {time.monotonic() - begun:.0f} s", flush=True)
+        if started.returncode:
+            sparkd("logs", NAME, timeout=60)
+            return 1
+        return compare(folder, completion(f"http://127.0.0.1:{port}"))
+    finally:
+        sparkd("down", "--all", timeout=120)
+
+
+def compare(folder: Path, got: Any) -> int:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    weights = {name: tensor.to(device) for name, tensor in torch.load(folder / "dense.pt").items()}
     ids, same, furthest = list(PROMPT), 0, 0.0
-    for token, found in zip(got.token_ids, got.logprobs, strict=True):
+    for token, found in zip(got["tokens"], got["top_logprobs"], strict=True):
         wanted = log_probabilities(weights, ids)
-        same += int(wanted.argmax() == token)
-        furthest = max(furthest, *(abs(float(wanted[one]) - told.logprob) for one, told in found.items()))
-        ids.append(token)
+        ids.append(_number(token))
+        same += int(wanted.argmax() == ids[-1])
+        furthest = max(furthest, *(abs(float(wanted[_number(one)]) - told) for one, told in found.items()))
+    print(f"answered {ids[len(PROMPT) :]}")
     print(f"same likeliest token: {same} of {TOKENS}; furthest log-probability: {furthest:.4f}")
     return 0 if same == TOKENS and furthest <= TOLERANCE else 1
 
 
+def _number(token: str) -> int:
+    return int(token.removeprefix("token_id:"))
+
+
 if __name__ == "__main__":
-    what, place = sys.argv[1], Path(sys.argv[2])
-    sys.exit(serve(place) if what == "serve" else write(place))
+    what, place = sys.argv[1], Path(sys.argv[2]).absolute()
+    sys.exit(up(place) if what == "up" else write(place))

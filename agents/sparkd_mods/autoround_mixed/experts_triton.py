@@ -9,7 +9,7 @@ import triton
 from sparkd_mods.autoround_mixed import kernels
 from sparkd_mods.autoround_mixed.experts_torch import Activation, Matrices
 
-SINGLE = 64
+SINGLE = 16
 """Up to so many pairs of a token and an expert, each is a block of its own (docs/measurements.md)."""
 CHUNK = 2048
 """Tokens at a time: what is kept between the kernels is top-k times as long as they are."""
@@ -25,7 +25,7 @@ class Shape:
     stages: int
 
 
-ALONE = Shape(8, 64, 4, 4)
+ALONE = Shape(8, 32, 2, 3)
 """For a block of one row; a tensor core takes no fewer than eight."""
 FEW, MANY = Shape(8, 64, 4, 4), Shape(16, 64, 4, 3)
 
@@ -84,7 +84,7 @@ def _run(  # noqa: PLR0917 - as `run`
         shape, blocks = ALONE, Blocks(pairs, pairs)
         out = torch.empty((pairs.numel(), hidden), dtype=x.dtype, device=x.device)
     else:
-        shape = FEW if pairs.numel() <= 8 * w13.table.size(0) else MANY
+        shape = FEW if pairs.numel() <= 16 * w13.table.size(0) else MANY
         blocks = blocks_of(pairs, w13.table.size(0), shape.rows)
         out = torch.zeros((pairs.numel(), hidden), dtype=x.dtype, device=x.device)
     count = blocks.experts.numel()

@@ -90,11 +90,11 @@ def _product(
         for plane in tl.static_range(PLANES):
             half = tl.load(at + (step * PLANES + plane) * (columns * _LANES))
             for position in tl.static_range(EACH):
-                j = plane * EACH + position
                 value = _value(half, position, BITS, TYPE, PACKED)
-                part = _times(value, x, there, lane + (step * VALUES + j) * _LANES, part)
-                if (j + 1) * _LANES % GROUP == 0:
-                    acc += part * scale[j * _LANES // GROUP].to(tl.float32)[:, None]
+                at_input = (step * VALUES + plane * EACH + position) * _LANES
+                part = _times(value, x, there, lane + at_input, part)
+                if (plane * EACH + position + 1) * _LANES % GROUP == 0:
+                    acc += part * scale[(plane * EACH + position) * _LANES // GROUP].to(tl.float32)[:, None]
                     part = tl.zeros((COLUMNS, ROWS), tl.float32)
             if BITS == 3:
                 top = _sixteenth(top, half, plane, PACKED)
