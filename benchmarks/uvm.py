@@ -61,6 +61,7 @@ def main() -> int:
 
 def _watch(program: Path, seconds: int) -> int:
     sampler, gpu = Sampler(), GpuThread()
+    gpu.often = True
     idle = sampler.look(time.monotonic())
     print("kernel threads without a CUDA process:", _names(idle.threads))
     print("module", module_version(), "library", library_version())

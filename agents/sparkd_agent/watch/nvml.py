@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from sparkd.detect.gpu import GpuLook, GpuProcess
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd_agent.watch.driver import LIBRARY
+from sparkd_agent.watch.loaded import give_back
 
 _SUCCESS, _INSUFFICIENT_SIZE, _VERSION_MISMATCH = 0, 7, 18
 _CLOCK_SM, _TEMPERATURE_GPU = 1, 0
@@ -125,20 +126,27 @@ def open_nvml(library: str = LIBRARY) -> Nvml | str:
         if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == _SUCCESS:
             nvml.nvmlDeviceGetName(handle, name, _TEXT_BYTES)
             devices.append((handle, name.value.decode(errors="replace")))
-    return Nvml(nvml, tuple(devices))
+    found = Nvml(nvml, tuple(devices))
+    found.looks(0.0)  # the first answers need more than all others
+    give_back((LIBRARY.partition(".")[0], "libcuda."))
+    return found
 
 
 class GpuThread:
-    """Asks once a second. `why` says in words why nothing is known."""
+    """Asks every four seconds, and while `often` says so (beside a rank) once a second. `why` says in words
+    why nothing is known.
+    """
 
     def __init__(
         self, opener: Callable[[], GpuSource | str] = open_nvml, limits: Defaults = DEFAULTS
     ) -> None:
         self._opener = opener
         self._limits = limits
+        self.often = False
         self._stop = threading.Event()
         self._answered: tuple[GpuLook, ...] = ()
-        self._answered_at = time.monotonic()
+        self._answered_at = self._due = time.monotonic()
+        """When the last answer came, and when the next one should."""
         self.why: str | None = "NVML has not answered yet"
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
         self._thread.start()
@@ -147,13 +155,17 @@ class GpuThread:
         """The last answer; None if there is none, or if it is too old (`at` in monotonic seconds)."""
         if self.why is not None:
             return None
-        return self._answered if at - self._answered_at <= self._limits.gpu_answer_s else None
+        return self._answered if at - self._due <= self._limits.gpu_answer_s else None
 
     def state(self, at: float) -> str | None:
         """Why nothing is known; None while something is."""
-        if self.why is None and at - self._answered_at > self._limits.gpu_answer_s:
+        if self.why is None and at - self._due > self._limits.gpu_answer_s:
             return f"NVML has not answered for {at - self._answered_at:.0f} s: the driver may be stuck"
         return self.why
+
+    @property
+    def _pause_s(self) -> float:
+        return self._limits.gpu_look_s if self.often else self._limits.watch_idle_s
 
     def close(self) -> None:
         """Does not wait: a driver that is stuck never lets the thread end."""
@@ -165,9 +177,10 @@ class GpuThread:
             self.why = source
             return
         try:
-            while not self._stop.wait(0.0 if self.why else self._limits.gpu_look_s):
+            while not self._stop.wait(0.0 if self.why else self._pause_s):
                 looks = source.looks(time.monotonic())
                 self._answered, self._answered_at = looks, time.monotonic()
+                self._due = self._answered_at + self._pause_s
                 self.why = None
         finally:
             source.close()

@@ -78,6 +78,9 @@ class Acts(Protocol):
 
 
 class GpuReader(Protocol):
+    often: bool
+    """Whether a rank is here: then every second counts."""
+
     def looks(self, at: float) -> tuple[GpuLook, ...] | None: ...
 
     def state(self, at: float) -> str | None: ...
@@ -232,6 +235,8 @@ class Watch:
     def _begin(self, rank: Watched | None) -> None:
         """Every rank is judged anew: the grade that ended the last one says nothing of the next."""
         self._rank = rank.name if rank else None
+        if self._around.gpu is not None:
+            self._around.gpu.often = rank is not None
         if rank is not None:
             self._thrash, self._plunge = Thrash(), Plunge()
             self._wake.set()

@@ -55,6 +55,7 @@ class Recorder:
 class GpuOf:
     def __init__(self, look: GpuLook | None) -> None:
         self.look = look
+        self.often = False
 
     def looks(self, at: float) -> tuple[GpuLook, ...] | None:
         return None if self.look is None else (replace(self.look, at=at),)
@@ -295,6 +296,8 @@ def test_gpu_numbers_and_what_follows_from_them(tmp_path: Path) -> None:
     gb10 = GpuLook(0.0, 0, "NVIDIA GB10", 96.0, 799.0, 19.5, 51.0, 0, processes=(GpuProcess(7, 100 * GIB),))
     bed = Bed(tmp_path, around=Surroundings(Cache(None), GpuOf(gb10)))
     bed.seconds(30)
+    assert bed.around.gpu is not None
+    assert bed.around.gpu.often
     assert bed.watch.sample.gpu == {
         "utilization": 96.0,
         "sm_mhz": 799.0,
