@@ -14,14 +14,13 @@ def stood_still(turn: Turn) -> tuple[int, str] | None:
     """The rank, and why the gang is frozen. Asks for a proof before."""
     if silence.head_is_away(turn):
         return None
-    proved_at = silence.last_proof(turn)
     for rank in range(1, len(turn.record.specs)):
         report, node = turn.report(rank), turn.world.nodes.get(turn.record.nodes[rank])
         if report is None or report.stopped_s is None or node is None or node.heard is None:
             continue
         since = node.heard - report.stopped_s
         age = turn.now.mono - since
-        if not node.in_contact or (proved_at is not None and proved_at > since):
+        if not node.in_contact or _computed_after(turn, since):
             continue
         if age < turn.limits.stopped_state_s / 2:
             continue
@@ -32,3 +31,15 @@ def stood_still(turn: Turn) -> tuple[int, str] | None:
                 f"rank {rank}'s {report.stopped[0]}, and no token has come since, though one was asked for",
             )
     return None
+
+
+def _computed_after(turn: Turn, since: float) -> bool:
+    """A token, or a counter that moved: that one is told of when it is seen, a look later than it moved."""
+    head, node = turn.report(0), turn.world.nodes[turn.record.nodes[0]]
+    if head is None or head.probe is None or node.heard is None:
+        return False
+    token, moved = head.probe.proof_age_s, head.probe.moved_age_s
+    late = turn.limits.pulse_retry_s + turn.limits.rank_scan_s
+    return (token is not None and node.heard - token > since) or (
+        moved is not None and node.heard - moved > since + late
+    )

@@ -17,14 +17,21 @@ WORDS = "VLLM::Worker_TP1 (pid 7) is stopped (state T)"
 
 
 def step(
-    before: Gang, now: float, *, token_at: float, head: bool = True, stopped: bool = True
+    before: Gang,
+    now: float,
+    *,
+    token_at: float,
+    moved_at: float | None = None,
+    head: bool = True,
+    stopped: bool = True,
 ) -> tuple[Gang, tuple[GangCommand, ...]]:
     """One second of a gang of two whose follower has a process that stands still since STOPPED_AT."""
     nodes = {}
     for spec, name in zip(before.record.specs, "ab", strict=True):
         report = RankReport(spec.name, "running", phase="serving")
         if spec.rank == 0:
-            probe = ProbeReport(api_up=True, warmed=True, proof_age_s=now - token_at)
+            moved = now - (token_at if moved_at is None else moved_at)
+            probe = ProbeReport(api_up=True, warmed=True, proof_age_s=now - token_at, moved_age_s=moved)
             report = replace(report, probe=probe)
         elif stopped:
             report = replace(report, stopped=(WORDS,), stopped_s=now - STOPPED_AT)
@@ -35,13 +42,15 @@ def step(
     return machine.step(before, Tick(), World(nodes), Instant(now, now))
 
 
-def played(seconds: int, token_at: Callable[[float], float]) -> tuple[float | None, Gang, int]:
+def played(
+    seconds: int, token_at: Callable[[float], float], moved_at: Callable[[float], float] | None = None
+) -> tuple[float | None, Gang, int]:
     """Seconds after the stop until the gang was no longer ready, how it stands, how often it was asked."""
     ready = replace(gang("ready"), ready_since=0.0)
     asked = 0
     for after in range(seconds):
         now = STOPPED_AT + after
-        ready, _ = step(ready, now, token_at=token_at(now))
+        ready, _ = step(ready, now, token_at=token_at(now), moved_at=moved_at and moved_at(now))
         asked += sum(one.task.kind == "canary" for one in ready.tasks)
         ready = replace(ready, tasks=())
         if ready.record.phase != "ready":
@@ -50,7 +59,8 @@ def played(seconds: int, token_at: Callable[[float], float]) -> tuple[float | No
 
 
 def test_it_is_named_ten_seconds_later() -> None:
-    known, after, asked = played(60, lambda _now: STOPPED_AT - 1)
+    # The look that saw the last tokens came after the stop, which a token is not told of but a counter.
+    known, after, asked = played(60, lambda _now: STOPPED_AT - 1, lambda now: min(now, STOPPED_AT + 1.5))
     assert known == DEFAULTS.stopped_state_s
     fall = after.record.fall
     assert fall is not None
@@ -67,6 +77,12 @@ def test_a_helper_that_nothing_waits_for_may_stand_still() -> None:
     known, _, asked = played(120, lambda now: now)
     assert known is None
     assert not asked
+
+
+def test_a_long_prefill_beside_such_a_helper_is_not_ended() -> None:
+    """No token for minutes, also not the one that was asked for, but a counter that moves."""
+    known, _, _ = played(120, lambda _now: STOPPED_AT - 1, lambda now: now - now % 3)
+    assert known is None
 
 
 def test_without_rank_0s_agent_nobody_is_asked() -> None:
