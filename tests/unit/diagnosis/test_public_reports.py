@@ -22,6 +22,7 @@ REPORTS: dict[str, tuple[str, ...]] = {
         "unit/agent/test_ring.py::",
     ),
     "3 CGROUP_BLIND": ("CGROUP_BLIND", "unit/agent/test_machine.py::test_limits_of_control_groups"),
+    "4 DESKTOP_OOM_FREEZE": ("DESKTOP_OOM_FREEZE",),
     "5 LOAD_SPIKE": (
         "LOAD_SPIKE",
         f"{DETECT}/test_plunge.py::test_case_5_the_drop_after_loading_is_healthy",
@@ -58,6 +59,7 @@ REPORTS: dict[str, tuple[str, ...]] = {
         "unit/fabric/test_choice.py::test_one_index_for_all_is_wrong_for_one_half",
     ),
     "19 HALF_PORT": ("FABRIC_HALF",),
+    "20 CX7_DEGRADED_13G": ("CX7_DEGRADED",),
     "22 LINK_100G": ("LINK_SLOW",),
     "23 SAME_SUBNET": ("ROUTE_AMBIGUOUS",),
     "24 PER_NODE_IFNAME": (
