@@ -3,6 +3,7 @@ from collections.abc import Iterator
 from sparkd.diagnosis.evidence import Evidence
 from sparkd.diagnosis.odd import engine_of, engines_matter, fact, odd_ones, package
 from sparkd.diagnosis.rule import Found, Rule
+from sparkd.records.facts import MachineFacts
 from sparkd.records.preflight import Member
 from sparkd.records.verdict import Severity
 
@@ -13,6 +14,7 @@ def _match(evidence: Evidence) -> Iterator[Found]:
         "kernel": fact(lambda machine: machine.kernel),
         "architecture": fact(lambda machine: machine.architecture),
         "system firmware": fact(lambda machine: machine.firmware.get("system")),
+        "network card firmware": fact(_of_cards),
     }
     if engines_matter(evidence):
         looks |= {
@@ -23,6 +25,12 @@ def _match(evidence: Evidence) -> Iterator[Found]:
             "Python": _python,
         }
     yield from odd_ones(evidence.members, looks)
+
+
+def _of_cards(machine: MachineFacts) -> str | None:
+    """Devices have other names on other nodes, by the port that is cabled; their versions should be one."""
+    found = {version for part, version in machine.firmware.items() if part != "system"}
+    return ", ".join(sorted(found)) or None
 
 
 def _python(member: Member) -> str | None:
