@@ -70,6 +70,7 @@ _PROMPTS: Final = re.compile(
 _SAID: Final = frozenset({"messages", "prompt", "prompts", "content"})
 _STRONG_KEY: Final = re.compile(rf"(?i){_STRONG}|^(?:authorization|(?:set-)?cookie)$")
 _TOKEN_KEY: Final = re.compile(r"(?i)token(?!i[sz])")
+_BARE_NAME: Final = re.compile(r"[\w.-]{1,64}")
 _WHOLE_FLAG: Final = re.compile(rf"(?i){_FLAG}")
 
 
@@ -92,7 +93,8 @@ def redacted(value: Any) -> Any:
 
 def _list(words: list[Any]) -> list[Any]:
     """A command line has a word each, a flag's values up to the next flag; a pair a name and its value."""
-    if len(words) == 2 and isinstance(words[0], str) and _names_a_secret(words[0], words[1]):
+    is_pair = len(words) == 2 and isinstance(words[0], str) and _BARE_NAME.fullmatch(words[0]) is not None
+    if is_pair and _names_a_secret(words[0], words[1]):
         return [words[0], _HIDDEN]
     found = []
     follows = False

@@ -141,6 +141,8 @@ def test_shapes_of_json_that_keep_a_secret_from_its_name() -> None:
                 "PASSWORD": 1234567,
                 "cookie": "abc123XYZ",
                 "tokens": {"prompt": 3, "generated": 12},
+                "lines": ['  File "token_pool.py", line 7 in take', '  File "stays.py", line 9 in run'],
+                "sets": ["engine.args.max-num-batched-tokens=8192", "engine.args.seed=7"],
                 "max_tokens": 64,
                 "tokenizer": "/models/big",
                 "pem": "-----BEGIN PRIVATE KEY-----\nabc123XYZ\nabc123XYZ\n-----END PRIVATE KEY-----",
@@ -149,7 +151,16 @@ def test_shapes_of_json_that_keep_a_secret_from_its_name() -> None:
     )
     assert "abc123XYZ" not in told
     assert "1234567" not in told
-    for stays in ("INFO", "text/html", "/models/big", '"generated": 12', '"max_tokens": 64', '"HF_TOKEN"'):
+    for stays in (
+        "stays.py",
+        "seed=7",
+        "INFO",
+        "text/html",
+        "/models/big",
+        '"generated": 12',
+        '"max_tokens": 64',
+        '"HF_TOKEN"',
+    ):
         assert stays in told
 
 
