@@ -24,7 +24,7 @@ from sparkd_agent.config import AgentConfig
 from sparkd_agent.fabric import discover
 from sparkd_agent.nccl_conf import nccl_files
 from sparkd_agent.procfs import ProcFs, Stat
-from sparkd_agent.runtime.manager import RANKS_GROUP
+from sparkd_agent.runtime.unit import RANKS_GROUP
 from sparkd_agent.versions import engine_versions, mods_fingerprint
 from sparkd_agent.watch import driver, shm
 from sparkd_agent.watch.sample import parse_cma, parse_memory, parse_swap

@@ -17,12 +17,11 @@ from sparkd.errors import RankNotStarted, ServiceManagerUnreachable, Spent
 from sparkd.records.names import parse_rank_name
 from sparkd_agent.procfs import FOLDER_VARIABLE
 from sparkd_agent.runtime.base import DEFAULT_PATH
-from sparkd_agent.runtime.unit import RankUnit, Stdio, bus_properties, run_words, unit_name
+from sparkd_agent.runtime.unit import RANKS_GROUP, RankUnit, Stdio, bus_properties, run_words, unit_name
 
 _NAME: Final = "org.freedesktop.systemd1"
 _MANAGER: Final = DBusAddress("/org/freedesktop/systemd1", bus_name=_NAME, interface=f"{_NAME}.Manager")
 _ALL_RANKS: Final = "sparkd-*-g*-r*.service"
-RANKS_GROUP: Final = "/sparkd.slice/sparkd-ranks.slice"
 
 
 @dataclass(frozen=True, slots=True)

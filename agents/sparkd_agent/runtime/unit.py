@@ -13,6 +13,7 @@ from sparkd_agent.account import Account
 from sparkd_agent.procfs import FOLDER_VARIABLE
 
 SLICE: Final = "sparkd-ranks.slice"
+RANKS_GROUP: Final = f"/sparkd.slice/{SLICE}"
 """Beside the agent's group, not in it: what happens to the agent's unit does not reach a rank."""
 AGENT_UNIT: Final = "sparkd-agent.service"
 RANK_OOM_SCORE: Final = 800
