@@ -29,7 +29,7 @@ def judge_settings(given: Mapping[str, str], seat: Seat, choice: Choice) -> Iter
     """`given`: what the rank's environment has already."""
     for setting in seat.member.fabric.nccl:
         reason = _reason(setting, seat, choice)
-        if reason is None:
+        if reason is None or given.get(setting.name) == setting.value:
             continue
         instead = _instead(setting, choice)
         if setting.name in given:

@@ -242,3 +242,13 @@ def test_a_harmless_or_true_setting_of_nccl_is_left_alone(sparks: tuple[NodeFact
     plan = planned((first, replace(second, fabric=replace(second.fabric, nccl=settings))))
     assert plan.verdicts == ()
     assert plan.ranks[1].spec.env == planned(sparks).ranks[1].spec.env
+
+
+def test_a_file_that_says_what_the_profile_says_is_not_worth_a_word(sparks: tuple[NodeFacts, ...]) -> None:
+    first, second = sparks
+    assert second.fabric is not None
+    same = (NcclSetting("NCCL_IB_DISABLE", "1", "/etc/nccl.conf"),)
+    plan = planned(
+        (first, replace(second, fabric=replace(second.fabric, nccl=same))), "{NCCL_IB_DISABLE: '1'}"
+    )
+    assert "NCCL_CONF" not in {verdict.id for verdict in plan.verdicts}
