@@ -1,13 +1,15 @@
 """The lanes: each a gang of its own in two rooms of its own, so that they run side by side."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.gpu_lab import scenarios as do
 from benchmarks.gpu_lab.cluster import cluster
 from benchmarks.gpu_lab.scenarios import FAULTS, Bench
 from tests.bed.local_set import Watch
 
+_LONGEST, _PIECE = 40_960, 32
+"""Tokens: of a context, and of one step."""
 _REBOOT_S = 60.0
 """Less time than that is no use to a fault that ends in a new boot."""
 
@@ -47,6 +49,19 @@ def _refused(bench: Bench) -> None:
         do.refusal(bench, made)
 
 
+def _prefill(bench: Bench) -> None:
+    """A prompt that is read in small pieces: a minute without a token, and nothing is wrong."""
+    bench = replace(bench, setting=replace(bench.setting, max_len=_LONGEST))
+    with cluster(bench.folder / "sparkd", bench.rooms, bench.setting) as made:
+        deployment = do.bring_up(bench, made, "--set", f"engine.args.max-num-batched-tokens={_PIECE}")
+        watch = Watch(made.client, bench.lane)
+        try:
+            do.long_prefill(bench, deployment, watch, 1)
+        finally:
+            do.keep_records(bench, made, deployment)
+            do.take_down(bench, made, deployment)
+
+
 def _bare(bench: Bench, *faults: tuple[str, int | None, float]) -> None:
     for name, timeout_s, watch_s in faults:
         if bench.has_time(_REBOOT_S + watch_s / 2, f"bare vLLM, {FAULTS[name].name}"):
@@ -70,6 +85,7 @@ LANES = {
     "still": Lane(4, lambda b: _served(b, ("stop", "link")), "sparkd: a stopped worker, a link down"),
     "steady": Lane(5, _steady, "sparkd: the fabric, the watch, three minutes of decoding, long prefills"),
     "refused": Lane(9, _refused, "sparkd: a profile that requires RDMA, which is not there"),
+    "prefill": Lane(10, _prefill, "sparkd: one long prefill, 32 tokens a step"),
     "bare-killed": Lane(
         6,
         lambda b: _bare(b, ("term", 25, 40.0), ("worker", 25, 45.0), ("core", 25, 20.0)),

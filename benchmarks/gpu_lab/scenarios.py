@@ -105,13 +105,14 @@ def later(seconds_: float, act: Callable[[], None]) -> threading.Timer:
 # With sparkd.
 
 
-def bring_up(bench: Bench, cluster: Cluster) -> Deployment:
+def bring_up(bench: Bench, cluster: Cluster, *more: str) -> Deployment:
+    """`more`: further words of `sparkd up`."""
     begun = time.monotonic()
     waived = list(WAIVED)
     while True:
         words = [word for id_ in waived for word in ("--force", id_)]
         limit = max(30.0, min(BOOT_S, bench.left_s()))
-        done = cluster.run("up", *bench.setting.up, "--name", bench.lane, *words, timeout_s=limit)
+        done = cluster.run("up", *bench.setting.up, *more, "--name", bench.lane, *words, timeout_s=limit)
         text = done.stdout + done.stderr
         _write(bench, "up.txt", text)
         if done.returncode == 0:
