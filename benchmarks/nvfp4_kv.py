@@ -129,7 +129,7 @@ def shape_of(case: Case) -> Shape:
     lengths = torch.empty(len(case.lengths))
     batch = Batch(None, None, lengths, max(case.queries))
     of_head = case.heads // case.kv_heads
-    return shape_for(batch, sum(case.queries), case.kv_heads, of_head, case.window, processors())
+    return shape_for(batch, case.kv_heads, of_head, case.window, processors())
 
 
 def run(case: Case, made: Made, shape: Shape) -> torch.Tensor:
@@ -217,7 +217,7 @@ def for_gb10(job: tuple[int, int, int, bool]) -> tuple[str, int]:
     kv_heads, query, window, fp8 = job
     of_head = HEADS // kv_heads
     batch = Batch(None, None, torch.empty(1), query)
-    shape = shape_for(batch, query, kv_heads, of_head, window or None, 48)
+    shape = shape_for(batch, kv_heads, of_head, window or None, 48)
     function = attention_triton._attention_kernel  # noqa: SLF001 - a benchmark of it
     width = SLOT.key + SLOT.value if fp8 else SLOT.size
     k0, k1 = pieces(SLOT.key)

@@ -19,7 +19,7 @@ MOD = Mod(
     upstream="unify_kv_cache_spec_page_size in kv_cache_planning.py; VLLM_KV_CACHE_LAYOUT=BLNHC or a drafter "
     "with its KV in fp8 need no mod",
     versions=">=0.32,<0.34",
-    needed="0.32 and 0.33, with block-size 32 for an fp8 model",
+    needed="0.32 and 0.33, with block-size 32 for an fp8 model, 64 for one in 4 bits",
     targets=(
         Target(
             "vllm.model_executor.layers.attention.attention",
@@ -39,7 +39,8 @@ def _get_kv_cache_spec(original: Callable[..., Any], layer: Any, vllm_config: An
     spec = original(layer, vllm_config)
     if not _is_drafter(layer) or spec is None:
         return spec
-    page = max((_page_bytes(one, vllm_config) for one in _model_layers(vllm_config)), default=0)
+    pages = (_page_bytes(original(one, vllm_config), one) for one in _model_layers(vllm_config))
+    page = max(pages, default=0)
     per_token = spec.page_size_bytes // spec.block_size
     if spec.page_size_bytes <= page or page == 0:
         return spec
@@ -61,7 +62,6 @@ def _model_layers(vllm_config: Any) -> list[Any]:
     return [one for one, key, value in widths if value is not None and value != key]
 
 
-def _page_bytes(layer: Any, vllm_config: Any) -> int:
-    width = layer.head_size + layer.head_size_v
-    elements = vllm_config.cache_config.block_size * layer.num_kv_heads * width
-    return int(elements * layer.kv_cache_torch_dtype.itemsize)
+def _page_bytes(spec: Any, layer: Any) -> int:
+    """As the worker makes it of the layer's spec: a backend may pack what a head takes."""
+    return int(layer.attn_backend.customize_spec(spec).page_size_bytes)

@@ -68,6 +68,14 @@ class KvNeed:
     packed: bool
     pages: tuple[int, ...]
     """The different page sizes before they were brought to one, smallest first."""
+    block_bytes: int
+    """Of one block of the pool, in all layers of a group."""
+    blocks: int
+    """How many a request of `length` takes."""
+
+    def tokens(self, pool: int) -> int:
+        """What a pool of so many bytes holds, as vLLM counts it when it has made its cache."""
+        return int(pool // self.block_bytes / self.blocks * self.length)
 
 
 def kv_need(profile: Profile) -> KvNeed | None:
@@ -76,41 +84,66 @@ def kv_need(profile: Profile) -> KvNeed | None:
     That is `max-model-len` and `max-num-batched-tokens`, and a dtype with a known size.
     """
     args = profile.engine.args
-    length = whole_number(args.get("max-model-len"))
-    batched = whole_number(args.get("max-num-batched-tokens"))
-    if not profile.memory.kv.layers or not length or not batched:
-        return None
     dtype = str(args.get("kv-cache-dtype", "auto"))
     speculation = args.get("speculative-config")
     draft_dtype = None
     if speculation is not None:
         own = speculation.get("kv_cache_dtype") if isinstance(speculation, Mapping) else None
         draft_dtype = str(own or dtype)
+    block = whole_number(args.get("block-size")) or DEFAULT_BLOCK
+    packed = profile.env.get(LAYOUT_VARIABLE) in PACKED_LAYOUTS
+    return _need(profile, dtype, draft_dtype, block, profile.memory.kv.draft_block or block, packed=packed)
+
+
+def kv_beside(profile: Profile) -> list[KvNeed]:
+    """The same for what the profile names to be compared with."""
+    speculates = profile.engine.args.get("speculative-config") is not None
+    found = []
+    for other in profile.memory.kv.beside:
+        draft_dtype = (other.draft_dtype or other.dtype) if speculates else None
+        need = _need(profile, other.dtype, draft_dtype, other.block, other.block, packed=other.packed)
+        found += [need] if need is not None else []
+    return found
+
+
+def _need(
+    profile: Profile, dtype: str, draft_dtype: str | None, block: int, draft_block: int, *, packed: bool
+) -> KvNeed | None:
+    args = profile.engine.args
+    length = whole_number(args.get("max-model-len"))
+    batched = whole_number(args.get("max-num-batched-tokens"))
+    if not profile.memory.kv.layers or not length or not batched:
+        return None
     if dtype not in _BYTES or (draft_dtype is not None and draft_dtype not in _BYTES):
         return None
-    block = whole_number(args.get("block-size")) or DEFAULT_BLOCK
     kinds = [
-        _kind(layers, profile, draft_dtype if layers.draft else dtype, block)
+        _kind(
+            layers,
+            profile,
+            draft_dtype if layers.draft else dtype,
+            draft_block if layers.draft else block,
+        )
         for layers in profile.memory.kv.layers
         if draft_dtype is not None or not layers.draft
     ]
     # One batch is in flight; with asynchronous scheduling, the default, one more.
     batches = profile.layout.pp + (args.get("async-scheduling") is not False)
     in_flight = batches * batched
-    packed = profile.env.get(LAYOUT_VARIABLE) in PACKED_LAYOUTS
+    block_bytes, blocks = pool_blocks(kinds, length, in_flight, packed=packed)
     return KvNeed(
         length=length,
         dtype=dtype,
         draft_dtype=draft_dtype,
-        bytes=request_bytes(kinds, length, in_flight, packed=packed),
+        bytes=block_bytes * blocks,
         content_bytes=sum(kind.count * kind.content * kind.blocks(length, in_flight) for kind in kinds),
         packed=packed,
         pages=tuple(sorted({kind.content for kind in kinds})),
+        block_bytes=block_bytes,
+        blocks=blocks,
     )
 
 
 def _kind(layers: KvLayers, profile: Profile, dtype: str | None, block: int) -> Kind:
-    own = profile.memory.kv.draft_block if layers.draft else None
     return Kind(
         count=-(-layers.count // profile.layout.pp),
         heads=max(1, layers.heads // profile.layout.tp),
@@ -118,23 +151,23 @@ def _kind(layers: KvLayers, profile: Profile, dtype: str | None, block: int) -> 
         value=layers.value,
         window=layers.window,
         value_bytes=_BYTES[dtype or "auto"],
-        block=own or block,
+        block=block,
     )
 
 
-def request_bytes(kinds: list[Kind], length: int, in_flight: int, *, packed: bool) -> int:
-    """Bytes of one request: bytes of a block times the blocks that all groups of layers take."""
+def pool_blocks(kinds: list[Kind], length: int, in_flight: int, *, packed: bool) -> tuple[int, int]:
+    """Bytes of a block, and the blocks that one request takes in all groups of layers."""
     kinds = _merged(kinds)
     same_tokens = {(kind.window, kind.block) for kind in kinds}
     if len(same_tokens) == 1:
         # Every layer holds the same tokens: one group, whatever the page sizes.
-        return sum(kind.count * kind.page for kind in kinds) * kinds[0].blocks(length, in_flight)
+        return sum(kind.count * kind.page for kind in kinds), kinds[0].blocks(length, in_flight)
     if packed and len({kind.page for kind in kinds}) > 1:
         groups = _packed_groups(kinds)
     else:
         groups = _equal_groups(_merged(_one_page(kinds)))
     per_block = max(sum(kind.count * kind.page for kind in group) for group in groups)
-    return per_block * sum(max(kind.blocks(length, in_flight) for kind in group) for group in groups)
+    return per_block, sum(max(kind.blocks(length, in_flight) for kind in group) for group in groups)
 
 
 def _merged(kinds: list[Kind]) -> list[Kind]:

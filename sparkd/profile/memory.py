@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sparkd.engine.flags import whole_number
-from sparkd.profile.kv import LAYOUT_VARIABLE, KvNeed, kv_need
+from sparkd.profile.kv import LAYOUT_VARIABLE, KvNeed, kv_beside, kv_need
 from sparkd.profile.schema import Profile
 from sparkd.records.defaults import GIB
 from sparkd.records.plan import MemoryLine
@@ -64,7 +64,12 @@ def memory_notes(profile: Profile, members: Sequence[NodeFacts]) -> list[str]:
     room = int(share * total) - _held(profile)
     requests = f"{max(room, 0) / kv.bytes:.1f} requests of {kv.length:,} tokens"
     took = f"vLLM takes {share:g} of {_gib(total)}, {_gib(share * total)}"
-    return [f"{took}: {_gib(room)} of it for KV, room for {requests}"]
+    notes = [f"{took}: {_gib(room)} of it for KV, room for {requests}"]
+    for other in kv_beside(profile):
+        holds = f"{_gib(room)} hold {other.tokens(max(room, 0)):,} tokens"
+        takes = f"a request of {other.length:,} takes {_gib(other.bytes)}"
+        notes.append(f"side by side, KV in {_kv_dtypes(other)}: {holds}; {takes}")
+    return notes
 
 
 def memory_verdicts(
@@ -189,10 +194,13 @@ def _held(profile: Profile) -> int:
 
 
 def _kv_label(kv: KvNeed, requests: int) -> str:
-    what = kv.dtype if kv.draft_dtype in (None, kv.dtype) else f"{kv.dtype}, drafter {kv.draft_dtype}"
-    packed = ", packed pages" if kv.packed else ""
     count = f"{requests} request{'s' if requests > 1 else ''}"
-    return f"KV cache of {count} of {kv.length:,} tokens ({what}{packed})"
+    return f"KV cache of {count} of {kv.length:,} tokens ({_kv_dtypes(kv)})"
+
+
+def _kv_dtypes(kv: KvNeed) -> str:
+    what = kv.dtype if kv.draft_dtype in (None, kv.dtype) else f"{kv.dtype}, drafter {kv.draft_dtype}"
+    return f"{what}, packed pages" if kv.packed else what
 
 
 def _gib(number: float) -> str:

@@ -194,6 +194,17 @@ class KvLayers(Section):
     draft: bool = Field(default=False, description="The drafter's: there with speculation only.")
 
 
+class KvBeside(Section):
+    """Another way to keep the KV cache, which the plan states beside the chosen one."""
+
+    dtype: str = Field(min_length=1, max_length=40, description="The model's KV dtype.")
+    draft_dtype: str | None = Field(
+        default=None, min_length=1, max_length=40, description="The drafter's; left out: the model's."
+    )
+    block: int = Field(default=16, ge=1, le=65_536, description="Block size.")
+    packed: bool = Field(default=False, description="In a layout with the block outermost.")
+
+
 class Kv(Section):
     """The KV cache, for the memory sum. Its dtype, block size and length come from the arguments."""
 
@@ -203,6 +214,9 @@ class Kv(Section):
     )
     draft_block: int | None = Field(
         default=None, ge=1, le=65_536, description="The drafter's own block size, if a mod gives it one."
+    )
+    beside: list[KvBeside] = Field(
+        default_factory=list, description="Other ways to keep it: the plan says what a pool holds with each."
     )
 
 

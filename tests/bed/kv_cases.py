@@ -4,12 +4,15 @@ import random
 from fractions import Fraction
 from typing import Any
 
-from sparkd.profile.kv import Kind, request_bytes
+from sparkd.profile.kv import Kind, pool_blocks
+from sparkd_mods.mimo_nvfp4_kv.layout import Slot
 
 
 def _mimo(target: str, draft: str | None, blocks: tuple[int, int], layout: str) -> dict[str, Any]:
     """MiMo-V2.5 at TP=2, alone or with its DFlash drafter: one request of a million tokens."""
     common = {"key": 192, "value": 128, "dtype": target, "block": blocks[0]}
+    if target == "nvfp4":
+        common["head_bytes"] = Slot(192, 128).size
     layers = [{"count": 9, "heads": 2} | common, {"count": 39, "heads": 4, "window": 128} | common]
     if draft is not None:
         own = {"count": 5, "heads": 4, "key": 128, "value": 128, "window": 1024, "dtype": draft}
@@ -44,6 +47,7 @@ def _any_case(dice: random.Random) -> dict[str, Any]:
 
 
 def _ours(case: dict[str, Any]) -> int:
+    """Bytes of one request, or with `pool` the tokens that it holds."""
     kinds = [
         Kind(
             count=layers["count"],
@@ -51,19 +55,35 @@ def _ours(case: dict[str, Any]) -> int:
             key=layers["key"],
             value=layers["value"],
             window=layers.get("window"),
-            value_bytes=Fraction(2 if layers["dtype"] == "bfloat16" else 1),
+            value_bytes=_VALUE_BYTES[layers["dtype"]],
             block=layers["block"],
         )
         for layers in case["layers"]
     ]
-    return request_bytes(kinds, case["length"], case["in_flight"], packed=case["layout"].startswith("B"))
+    packed = case["layout"].startswith("B")
+    block_bytes, blocks = pool_blocks(kinds, case["length"], case["in_flight"], packed=packed)
+    if "pool" in case:
+        return int(case["pool"] // block_bytes / blocks * case["length"])
+    return block_bytes * blocks
+
+
+_VALUE_BYTES = {"bfloat16": Fraction(2), "float8_e4m3fn": Fraction(1), "nvfp4": Fraction(9, 16)}
 
 
 def kv_cases() -> list[dict[str, Any]]:
-    """Input of `plan_kv.py`: MiMo with and without its drafter, and 200 models by chance."""
+    """Input of `plan_kv.py`: MiMo with and without its drafter, what the plan states side by side, chance."""
     dice = random.Random(20)
-    bf16, fp8 = "bfloat16", "float8_e4m3fn"
+    bf16, fp8, nvfp4 = "bfloat16", "float8_e4m3fn", "nvfp4"
+    beside = [
+        _mimo(bf16, bf16, (16, 16), "LBNHC"),
+        _mimo(fp8, fp8, (16, 16), "LBNHC"),
+        _mimo(nvfp4, bf16, (64, 64), "BLNHC"),
+        _mimo(nvfp4, bf16, (64, 16), "LBNHC"),
+        _mimo(nvfp4, bf16, (16, 16), "LBNHC"),
+    ]
     return [
+        *beside,
+        *(one | {"pool": 10 << 30} for one in beside),
         _mimo(bf16, None, (16, 16), "LBNHC"),
         _mimo(fp8, bf16, (16, 16), "LBNHC"),
         _mimo(fp8, fp8, (16, 16), "LBNHC"),

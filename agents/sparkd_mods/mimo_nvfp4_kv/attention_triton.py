@@ -24,9 +24,9 @@ from sparkd_mods.mimo_nvfp4_kv.layout import Slot
 LOG2E: Final = 1.4426950408889634
 MOST_ROWS: Final = 128
 """Rows of a program: query tokens times the heads that share a KV head."""
-MOST_PARTS: Final = 128
-PARTS_A_PROCESSOR: Final = 4
-"""Programs that a processor of the GPU should have, where the context is split."""
+FEW_ROWS: Final = 32
+"""Up to so many, several programs fit on a processor of the GPU (docs/measurements.md)."""
+MOST_PARTS: Final = 256
 SPLIT_TOKENS: Final = 16
 """Longest query of a batch that is split: a decode step, with its drafted tokens."""
 
@@ -234,10 +234,10 @@ def _attention_kernel(
 
 @triton.jit
 def _reduce_kernel(
-    out, parts, largest, sums, starts, requests, out_token, out_head,
+    out, made, largest, sums, starts, requests, parts, out_token, out_head,
     PARTS: tl.constexpr, VALUE: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
-    """One token and head a program: the weighted mean of its parts. One that saw nothing has a sum of 0."""
+    """One token and head a program: the weighted mean of its parts, of which one may have seen nothing."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     if token >= tl.load(starts + requests):
@@ -245,11 +245,11 @@ def _reduce_kernel(
     row = token * tl.num_programs(1) + head
     part = tl.arange(0, PARTS)
     place = tl.arange(0, PADDED)
-    m = tl.load(largest + row * PARTS + part)
+    m = tl.load(largest + row * parts + part, mask=part < parts, other=float("-inf"))
     weight = tl.exp2(m - tl.max(m, axis=0))
-    total = tl.sum(tl.load(sums + row * PARTS + part) * weight, axis=0)
+    total = tl.sum(tl.load(sums + row * parts + part, mask=part < parts, other=0.0) * weight, axis=0)
     mask = (weight > 0.0)[:, None] & (place < VALUE)[None, :]
-    x = tl.load(parts + (row * PARTS + part)[:, None] * VALUE + place[None, :], mask=mask, other=0.0)
+    x = tl.load(made + (row * parts + part)[:, None] * VALUE + place[None, :], mask=mask, other=0.0)
     x = tl.sum(x * weight[:, None], axis=0) / tl.where(total > 0.0, total, 1.0)
     tl.store(
         out + token * out_token + head * out_head + place, x.to(out.dtype.element_ty), mask=place < VALUE
@@ -283,20 +283,17 @@ class Shape:
     stages: int
 
 
-def shape_for(
-    batch: Batch, tokens: int, kv_heads: int, of_head: int, window: int | None, processors: int
-) -> Shape:
+def shape_for(batch: Batch, kv_heads: int, of_head: int, window: int | None, processors: int) -> Shape:
     """Decode steps, with their drafted tokens, fill the GPU by parts; nothing here waits for it."""
     rows = min(MOST_ROWS, triton.next_power_of_2(max(16, of_head * batch.longest)))
     rows = max(rows, triton.next_power_of_2(of_head))
-    warps, tile = (4, 64) if rows < 64 else (8, 32)
+    few = rows <= FEW_ROWS
     parts = 1
     if batch.longest <= SPLIT_TOKENS and window is None:
-        requests = batch.lengths.shape[0]
-        programs = (tokens // (rows // of_head) + requests) * kv_heads
-        wanted = triton.cdiv(PARTS_A_PROCESSOR * processors, programs)
-        parts = min(MOST_PARTS, triton.next_power_of_2(wanted))
-    return Shape(rows, tile, parts, warps, 2)
+        blocks = triton.cdiv(batch.longest, rows // of_head)
+        programs = batch.lengths.shape[0] * blocks * kv_heads
+        parts = min(MOST_PARTS, max(1, (3 if few else 1) * processors // programs))
+    return Shape(rows, 64, parts, 4 if few else 8, 2)
 
 
 def attend(
@@ -336,8 +333,9 @@ def attend(
     )  # fmt: skip
     if parts > 1:
         _reduce_kernel[tokens, heads](
-            out, made, largest, sums, batch.starts, batch.lengths.shape[0], out.stride(0), out.stride(1),
-            PARTS=parts, VALUE=value_width, PADDED=triton.next_power_of_2(value_width), num_warps=4,
+            out, made, largest, sums, batch.starts, batch.lengths.shape[0], parts,
+            out.stride(0), out.stride(1), PARTS=triton.next_power_of_2(parts), VALUE=value_width,
+            PADDED=triton.next_power_of_2(value_width), num_warps=8,
         )  # fmt: skip
 
 

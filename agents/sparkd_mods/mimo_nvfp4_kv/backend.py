@@ -123,7 +123,7 @@ class Nvfp4DiffKvImpl(TritonAttentionDiffKVImpl):  # type: ignore[misc]
         )
         of_head = self.num_heads // self.num_kv_heads
         shape = shape_for(
-            batch, tokens, self.num_kv_heads, of_head, self.window, _processors(query.device.index or 0)
+            batch, self.num_kv_heads, of_head, self.window, _processors(query.device.index or 0)
         )
         packed = _heads_first(kv_cache)
         attend(

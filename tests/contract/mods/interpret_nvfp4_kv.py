@@ -35,7 +35,7 @@ class Case:
 CASES = (
     Case((70,), (1,), Shape(16, 32, 2, 4, 2)),
     Case((70, 33), (3, 33), Shape(16, 32, 1, 4, 2), window=20, sinks=True),
-    Case((150, 40), (8, 1), Shape(64, 32, 4, 4, 2), block=48, kv_heads=1, of_head=8, sinks=True, between=320),
+    Case((150, 40), (8, 1), Shape(64, 32, 3, 4, 2), block=48, kv_heads=1, of_head=8, sinks=True, between=320),
     Case((100, 5), (2, 2), Shape(16, 32, 1, 4, 2), block=64, of_head=3, slot=Slot(96, 80)),
     Case((90,), (4,), Shape(16, 32, 2, 4, 2), block=64, kv_heads=1, of_head=3, window=30, slot=Slot(64, 256)),
 )

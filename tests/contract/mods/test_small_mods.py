@@ -76,6 +76,10 @@ def test_a_drafter_in_bf16_costs_an_fp8_model_no_pages(inside: Inside) -> None:
     assert found["blocks"] == [32, 32, 16]
     assert 19 < found["gib without"] < 20
     assert 6 < found["gib"] < 6.5
+    found = inside.call("small.drafter_pages", block=64, packed=True)
+    assert found["blocks"] == [64, 64, 16]
+    assert 9 < found["gib without"] < 20
+    assert 3.4 < found["gib"] < 3.6
 
 
 def test_every_mod_told_what_became_of_it(inside: Inside) -> None:

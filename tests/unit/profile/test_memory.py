@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sparkd.profile.kv import kv_need
+from sparkd.profile.kv import kv_beside, kv_need
 from sparkd.profile.load import parse_source
 from sparkd.profile.memory import memory_lines, memory_notes, memory_verdicts, need_bytes
 from sparkd.profile.merge import resolve
@@ -116,6 +116,21 @@ def test_a_sum_that_fits_says_how_much_room_is_left_on_the_smallest_node() -> No
             "room for 1.3 requests of 1,000,000 tokens"
         )
     ]
+
+
+def test_other_ways_to_keep_the_cache_are_stated_side_by_side() -> None:
+    packed = "{dtype: nvfp4, draft_dtype: bfloat16, block: 64, packed: true}"
+    beside = f"memory.kv.beside=[{{dtype: bfloat16}}, {{dtype: fp8}}, {packed}, {{dtype: int4}}]"
+    profile = profile_of(beside)
+    # As vLLM 0.33 counts them: tests/bed/kv_cases.py asks its planner for the same.
+    assert [one.tokens(10 * GIB) for one in kv_beside(profile)] == [807_317, 1_614_650, 3_100_658]
+    _, first, second, third = memory_notes(profile, [node(121.7)])
+    assert first.startswith("side by side, KV in bfloat16: 10.2 GiB hold 8")
+    assert first.endswith(" tokens; a request of 1,000,000 takes 12.4 GiB")
+    assert second.startswith("side by side, KV in fp8: 10.2 GiB hold 1,6")
+    assert third.startswith("side by side, KV in nvfp4, drafter bfloat16, packed pages: 10.2 GiB hold 3,1")
+    alone = "engine.args.speculative-config=null"
+    assert "drafter" not in "".join(memory_notes(profile_of(beside, alone), [node(121.7)]))
 
 
 def test_a_node_that_is_too_small_is_refused_with_the_arithmetic() -> None:

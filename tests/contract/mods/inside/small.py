@@ -11,6 +11,7 @@ import torch
 
 from inside import toy
 from inside.ranks import rank_of
+from sparkd_mods.mimo_nvfp4_kv.layout import Slot
 
 
 def configuration() -> dict[str, Any]:
@@ -125,27 +126,31 @@ def packed() -> dict[str, Any]:
     }
 
 
-def drafter_pages(block: int) -> dict[str, Any]:
-    """MiMo-V2.5 at TP=2 in fp8 with a bf16 drafter: the drafter's block, and what 1 M tokens need."""
+def drafter_pages(block: int, packed: bool = False) -> dict[str, Any]:
+    """MiMo-V2.5 at TP=2 in fp8, or in 4 bits, with a bf16 drafter: its block, and what 1 M tokens need."""
     from vllm.model_executor.layers.attention.attention import Attention
     from vllm.v1.attention.backend import AttentionType
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
     from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 
     from tests.bed import plan_kv
 
+    own = AttentionBackendEnum["TRITON_ATTN_DIFFKV"].get_class()
+    stored = "uint8" if packed else "float8_e4m3fn"
+
     def layer(heads: int, key: int, window: int | None, dtype: str) -> SimpleNamespace:
         return SimpleNamespace(
             attn_type=AttentionType.DECODER,
-            attn_backend=TritonAttentionBackend,
+            attn_backend=TritonAttentionBackend if key == 128 else own,
             num_kv_heads=heads,
             head_size=key,
             head_size_v=128,
             sliding_window=window,
-            kv_cache_dtype="auto",
+            kv_cache_dtype="nvfp4" if dtype == "uint8" else "auto",
             kv_cache_torch_dtype=getattr(torch, dtype),
         )
 
-    target = layer(2, 192, None, "float8_e4m3fn"), layer(4, 192, 128, "float8_e4m3fn")
+    target = layer(2, 192, None, stored), layer(4, 192, 128, stored)
     drafter = layer(4, 128, 1024, "bfloat16")
     config = SimpleNamespace(
         cache_config=SimpleNamespace(block_size=block, skip_page_size_padded=None),
@@ -163,7 +168,8 @@ def drafter_pages(block: int) -> dict[str, Any]:
             "key": spec.head_size,
             "value": spec.head_size_v,
             "window": getattr(spec, "sliding_window", None),
-            "dtype": str(spec.dtype).removeprefix("torch."),
+            "dtype": "nvfp4" if packed and spec.head_size != 128 else str(spec.dtype).removeprefix("torch."),
+            "head_bytes": Slot(spec.head_size, spec.head_size_v).size,
             "block": spec.block_size,
         }
         for count, spec in zip(counts, specs, strict=True)
