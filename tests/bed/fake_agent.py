@@ -156,5 +156,7 @@ class PlayedNode:
 
 
 def _serving(spec: RankSpec) -> RankReport:
+    if spec.kind == "probe":
+        return RankReport(spec.name, "fallen", fell="it has no torch to try the fabric with")
     probe = ProbeReport(api_up=True, warmed=True, proof_age_s=0.0) if spec.probe is not None else None
     return RankReport(spec.name, "running", pid=1, phase="serving", since=time.time(), probe=probe)
