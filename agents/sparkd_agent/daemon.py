@@ -9,6 +9,7 @@ from functools import partial
 
 import sparkd
 from sparkd.clock import Clock
+from sparkd.errors import DockerRefused, DockerUnreachable
 from sparkd.failpoints import passed
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.document import Document, Revision, Task
@@ -215,12 +216,22 @@ class Agent:
         except TimeoutError:
             return NodeFabric()
 
-    def hello(self, fabric: NodeFabric | None = None) -> Hello:
+    async def images(self) -> tuple[str, ...]:
+        """Names; none where no engine answers at once."""
+        if "docker" not in self._offer.runtimes:
+            return ()
+        try:
+            async with asyncio.timeout(self._limits.resolve_s):
+                return await asyncio.to_thread(_image_names, self.config)
+        except (TimeoutError, DockerRefused, DockerUnreachable):
+            return ()
+
+    def hello(self, fabric: NodeFabric | None = None, images: tuple[str, ...] = ()) -> Hello:
         now = self._clock.now()
         core = self._core
         return Hello(
             caller=self.caller(),
-            facts=replace(self._facts, fabric=fabric),
+            facts=replace(self._facts, fabric=fabric, images=images),
             version=sparkd.__version__,
             highest_term=core.term,
             highest_instance=core.instance,
@@ -459,3 +470,9 @@ class Agent:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _image_names(config: AgentConfig) -> tuple[str, ...]:
+    from sparkd_agent.runtime.images import images_of  # noqa: PLC0415 - a node without Docker need not
+
+    return images_of(config).names()

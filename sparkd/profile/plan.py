@@ -30,7 +30,7 @@ from sparkd.profile.memory import memory_lines, memory_notes, need_bytes
 from sparkd.profile.models import model_paths
 from sparkd.profile.references import with_paths
 from sparkd.profile.schema import CanaryCheck, Completion, Profile
-from sparkd.profile.verdicts import engine_of, verdicts_of
+from sparkd.profile.verdicts import engine_of, require_engines, verdicts_of
 from sparkd.records.defaults import DEFAULTS, GIB
 from sparkd.records.image import ImageReport
 from sparkd.records.intent import Descriptor, Intent, files_folder
@@ -95,6 +95,7 @@ def build_plan(
     if intent.image is not None:
         nodes = [in_image(node, images.get(node.id)) for node in nodes]
     members = tuple(nodes[:ranks])
+    require_engines(members)
     api = Address(_api_host(profile, members[0]), api_port)
     choice = choose(members_of(members))
     rendezvous = Address(choice.seats[0].address, rendezvous_port)

@@ -15,13 +15,23 @@ from sparkd.records.report import EngineFacts, NodeFacts
 from sparkd.records.verdict import Severity, Verdict
 
 
+def require_engines(members: Sequence[NodeFacts]) -> None:
+    """Raises EngineUnknown for a node without one, and tells of the images that all of them have."""
+    node = next((node for node in members if not node.engines), None)
+    if node is None:
+        return
+    instead = ", or ask for an image (--image)" if "docker" in node.runtimes else ""
+    common = set.intersection(*(set(node.images) for node in members))
+    if instead and common:
+        instead += f"; all nodes have {', '.join(sorted(common))}"
+    raise EngineUnknown(
+        f"node {node.name} has no engine; name one in its agent.toml ([engine.default]){instead}"
+    )
+
+
 def engine_of(node: NodeFacts) -> EngineFacts:
     """The engine that a rank on this node runs. Raises EngineUnknown if it has none."""
-    if not node.engines:
-        instead = ", or ask for an image (--image)" if "docker" in node.runtimes else ""
-        raise EngineUnknown(
-            f"node {node.name} has no engine; name one in its agent.toml ([engine.default]){instead}"
-        )
+    require_engines((node,))
     return next((engine for engine in node.engines if engine.name == "default"), node.engines[0])
 
 

@@ -182,6 +182,8 @@ class NodeFacts:
     """Where this agent puts files of profiles, one folder for each content; empty if it cannot."""
     fabric: NodeFabric | None = None
     """As it was at the hello; None: this agent did not look."""
+    images: tuple[str, ...] = ()
+    """Names of images that could run here at the hello; a hint for people, a launch asks anew."""
 
 
 @dataclass(frozen=True, slots=True)

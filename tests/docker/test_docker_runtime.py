@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from sparkd.errors import RankNotStarted, Spent
+from sparkd.errors import DockerRefused, RankNotStarted, Spent
 from sparkd_agent.account import Account
 from sparkd_agent.runtime.base import RankHandle, make_inner_launch
 from sparkd_agent.runtime.container import CACHE_VARIABLES
 from sparkd_agent.runtime.docker import DockerRuntime
 from sparkd_agent.runtime.docker_api import DockerApi
+from sparkd_agent.runtime.docker_trouble import NO_GPU, gpu_requests, trouble_of
 from sparkd_agent.runtime.images import Images
 from tests.bed.containers import container_runtime, pinned
 from tests.bed.ranks import Rank, RankBed, rank_bed, rank_spec, until
@@ -324,6 +325,34 @@ def _log_bytes(rank: Rank) -> int:
     """Of the whole stream: the name of a segment is where it begins."""
     newest = max(rank.folder.log.iterdir())
     return int(newest.name) + newest.stat().st_size
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"DeviceRequests": [{"Driver": "nvidia", "Count": -1, "Capabilities": [["gpu"]]}]},
+        {"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]},
+        {"Runtime": "nvidia"},
+    ],
+    ids=["nvidia", "cdi", "runtime"],
+)
+def test_a_gpu_that_this_engine_cannot_give(engine: DockerEngine, asked: dict[str, object]) -> None:
+    """In the engine's own words, and in ours before it is asked."""
+
+    def made_and_started() -> None:
+        made = engine.api.ask(
+            "POST", "/containers/create", {"Image": IMAGE, "Cmd": ["true"], "HostConfig": asked}
+        )
+        engine.api.ask("POST", f"/containers/{made['Id']}/start")
+
+    with pytest.raises(DockerRefused) as refused:
+        made_and_started()
+    assert trouble_of(refused.value) == NO_GPU
+    with pytest.raises(DockerRefused) as foreseen:
+        gpu_requests(engine.api.ask("GET", "/info"))
+    assert trouble_of(foreseen.value) == NO_GPU
+    for row in engine.containers():
+        engine.remove(row["Id"])
 
 
 # Orphans: containers whose rank nobody looks after any more. ----------------------------------------------

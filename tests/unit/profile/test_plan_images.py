@@ -106,6 +106,15 @@ def test_a_node_without_an_engine_is_told_of_images_where_it_can_run_them() -> N
         assert ("--image" in str(unknown.value)) is told
 
 
+def test_without_an_engine_the_images_that_all_chosen_nodes_have_are_named() -> None:
+    intent = resolve(parse_source(PROFILE, "p.yaml")).intent
+    names = (("vllm:1", "ours:2"), ("ours:2", "other:3"))
+    nodes = [replace(node, engines=(), images=has) for node, has in zip(NODES, names, strict=True)]
+    with pytest.raises(EngineUnknown, match=r"--image\); all nodes have ours:2$") as unknown:
+        build_plan("p", intent, nodes, generation=1, serial=1, api_port=1, rendezvous_port=2)
+    assert unknown.value.exit_code == 2
+
+
 def member(result: TaskResult | None) -> Any:
     machine = MachineFacts(wall=0.0, engines=(EngineVersions("default", packages={"vllm": "0.20.0"}),))
     return replace(member_of(NODES[0], {"image": result}), machine=machine)
