@@ -66,6 +66,7 @@ _SAID: Final = (
     ("no space left", NO_SPACE),
     ("could not select device driver", NO_GPU),
     ("unknown or invalid runtime name: nvidia", NO_GPU),
+    ("unknown runtime specified nvidia", NO_GPU),
     ("nvidia-container-cli", NO_GPU),
     ("unresolvable cdi devices", NO_GPU),
     ("bind source path does not exist", MOUNT),
