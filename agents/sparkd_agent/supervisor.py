@@ -263,11 +263,17 @@ class RankSupervisor:
     def _look(self, now: float) -> None:
         stats = self._target.members(thorough=False)
         for stat in stats:
-            match = self._essential_title.match(self._procfs.title(stat.pid))
-            if match is not None:
-                self._essentials.hold(match[0], stat.ref)
+            title = self._essential(stat.pid)
+            # A fork shows its parent's title until it has become something else, such as a compiler.
+            if title is not None and title != self._essential(stat.ppid):
+                self._essentials.hold(title, stat.ref)
         self._usage = self._meter.measure(stats, now)
         self._shm.note(self.name, [stat.pid for stat in stats])
+
+    def _essential(self, pid: int) -> str | None:
+        """The title that makes a process essential."""
+        match = self._essential_title.match(self._procfs.title(pid))
+        return None if match is None else match[0]
 
     def _ended(self, one: Essential) -> None:
         first = self._first is None and self._life.wanted

@@ -63,6 +63,20 @@ def worker(title: str = "VLLM::Worker_TP0", words: str = "exit code {}") -> None
     sleep_for_ever()
 
 
+def worker_that_forks() -> None:
+    """Its worker has a child of its own title for a while, as before every compiler that it starts."""
+    code = (
+        "import os, time\n"
+        "child = os.fork()\n"
+        "if child == 0:\n    time.sleep(1); os._exit(0)\n"
+        "print('fork', child, flush=True); os.waitpid(child, 0); print('over', flush=True); time.sleep(600)"
+    )
+    worker = subprocess.Popen(["VLLM::Worker_TP0", "-I", "-S", "-c", code], executable=sys.executable, env={})
+    say("worker", worker.pid)
+    say("exit code", worker.wait())
+    sleep_for_ever()
+
+
 def engine_and_worker() -> None:
     """Two essential processes; the worker exits with 0 on SIGTERM. The leader reaps both and stays."""
     core = titled("VLLM::EngineCore")

@@ -178,6 +178,23 @@ def test_the_end_of_an_untitled_child_is_no_fall(tmp_path: Path) -> None:
     run(tmp_path, test, rank_young_scan_s=0.05)
 
 
+def test_a_fork_of_a_worker_that_ends_is_no_fall(tmp_path: Path) -> None:
+    """Seen with torch's inductor: a compiler, looked at between fork and exec, ended with 0."""
+
+    async def test(bed: RankBed) -> None:
+        rank = await bed.start(NAME, "worker_that_forks")
+        (worker,) = numbers(await rank.says("worker"))
+        await rank.says("fork")
+        await until(lambda: rank.view.processes == 3, "the fork to be seen")
+        await rank.says("over")
+        await until(lambda: rank.view.processes == 2, "its end to be seen")
+        assert rank.view.state == "running"
+        os.kill(worker, signal.SIGKILL)
+        assert (await rank.gone()).fell == f"VLLM::Worker_TP0 (pid {worker}) was ended by signal 9"
+
+    run(tmp_path, test, rank_young_scan_s=0.05)
+
+
 def test_a_killed_shim_is_a_fall_and_nothing_survives_it(tmp_path: Path) -> None:
     async def test(bed: RankBed) -> None:
         rank = await bed.start(NAME, "worker")
