@@ -218,7 +218,7 @@ class Agent:
 
     async def images(self) -> tuple[str, ...]:
         """Names; none where no engine answers at once."""
-        if "docker" not in self._offer.runtimes:
+        if "docker" not in self._facts.runtimes:
             return ()
         try:
             async with asyncio.timeout(self._limits.resolve_s):
