@@ -95,9 +95,9 @@ def build_plan(
     if intent.image is not None:
         nodes = [in_image(node, images.get(node.id)) for node in nodes]
     members = tuple(nodes[:ranks])
-    require_engines(members)
     api = Address(_api_host(profile, members[0]), api_port)
     choice = choose(members_of(members))
+    require_engines(members)
     rendezvous = Address(choice.seats[0].address, rendezvous_port)
     served = (name, profile.model.id) if profile.model.id else (name,)
     descriptor = Descriptor(
