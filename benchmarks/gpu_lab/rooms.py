@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import IO, Final, TypeVar
 
 from benchmarks.gpu_lab.netlink import lay_cable, set_address, set_up
 
@@ -170,6 +170,7 @@ def _carry(one: socket.socket, other: socket.socket) -> None:
             end_.shutdown(socket.SHUT_RDWR)
 
 
-def free_port() -> Any:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
+        port: int = free.getsockname()[1]
+        return port
