@@ -64,7 +64,7 @@ class Cluster:
 
     def _start_agent(self, room: Room, node_id: str) -> None:
         folder = self.folder / room.name
-        config = {
+        config: dict[str, dict[str, object]] = {
             "node": {"id": node_id, "name": room.name, "address": room.address},
             "coordinator": {
                 "urls": [f"http://127.0.0.1:{self._agents}"],
