@@ -48,6 +48,7 @@ WHOLE: dict[str, Any] = {
     "name": "whole",
     "verified": ["a word"],
     "model": {"path": "tiny", "also": {"draft": {"path": "draft"}}},
+    "fabric": {"rdma": "if-there"},
     "engine": {"vllm": ">=0.24", "args": {"chat-template": "x"}, "files": {}},
     "env": {"NCCL_DEBUG": "WARN"},
     "why": {"chat-template": "a reason"},
