@@ -16,7 +16,7 @@ from sparkd.profile.lookup import load_profile
 from sparkd.profile.merge import resolve
 from sparkd.records.document import Document
 from sparkd.records.memory import Memory
-from sparkd.records.report import Sample, TaskResult
+from sparkd.records.report import RankReport, Sample, TaskResult
 from tests.bed.builtin_plans import EIGHT_SPARKS, golden_file
 from tests.bed.coordinator import PATIENCE_S, Coordinator, sparkd
 from tests.bed.fake_agent import FakeAgent
@@ -125,6 +125,18 @@ def wished(one: Coordinator) -> dict[str, Any]:
     return intent.profile
 
 
+def without_a_trial(*agents: FakeAgent) -> None:
+    """The fabric cannot be tried here, so the launch goes on without it."""
+    end = time.monotonic() + PATIENCE_S
+    while [spec.kind for agent in agents for spec in document(agent).ranks] != ["serve"] * len(agents):
+        assert time.monotonic() < end
+        for agent in agents:
+            now = document(agent)
+            trials = (spec for spec in now.ranks if spec.kind == "probe")
+            fallen = tuple(RankReport(trial.name, "fallen", fell="no torch here") for trial in trials)
+            agent.report(applied=now.order, ranks=fallen)
+
+
 def test_each_rank_gets_the_drafter_from_where_its_node_has_it(eight: Coordinator) -> None:
     first, second = greeted(eight)[:2]
     profile = wished(eight)
@@ -132,6 +144,7 @@ def test_each_rank_gets_the_drafter_from_where_its_node_has_it(eight: Coordinato
     assert asked.args["model"]["also"] == profile["model"]["also"]
     answers(first, has("/srv/m", "/srv/d"))
     answers(second, has("/home/m", "/home/d"))
+    without_a_trial(first, second)
     for agent, path in ((first, "/srv/d"), (second, "/home/d")):
         (spec,) = document(agent).ranks
         config = json.loads(spec.args[spec.args.index("--speculative-config") + 1])
