@@ -280,6 +280,8 @@ class Defaults:
     """Less cache than that is not worth the time."""
     threads_scan_s: float = 30.0
     """Between two looks for new kernel threads: a full look costs 13 µs a process."""
+    threads_scan_short_s: float = 3.0
+    """The same while memory is short: a UVM thread that has just come must be seen in time."""
     gpu_look_s: float = 1.0
     gpu_answer_s: float = 5.0
     """NVML that has not answered for so long says nothing: its numbers are unknown."""

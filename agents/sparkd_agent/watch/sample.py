@@ -48,8 +48,9 @@ class Sampler:
         """Whether the kernel's log may be read here."""
         return self._log.readable
 
-    def look(self, at: float) -> Look:
-        """`at` in monotonic seconds."""
+    def look(self, at: float, *, short: bool = False) -> Look:
+        """`at` in monotonic seconds. `short`: memory was short at the last look."""
+        self._threads.hurried = short
         meminfo, pressure = self._meminfo.read(), self._pressure.read()
         self.pressure = parse_pressure(pressure)
         self.lines = self._log.read()

@@ -51,6 +51,8 @@ class KernelThreads:
         self._scanned_at: float | None = None
         self._visible = False
         self._names: set[str] = set()
+        self.hurried = False
+        """Whether memory is short: new threads are looked for more often then."""
         self.names: frozenset[str] = frozenset()
 
     def look(self, at: float) -> tuple[BusyThread, ...] | None:
@@ -66,11 +68,15 @@ class KernelThreads:
                 self._scan_some(at)
         elif self._pending:
             self._scan_some(at)
-        elif at - self._scanned_at >= self._limits.threads_scan_s:
+        elif at - self._scanned_at >= self._scan_s:
             self._begin_scan(at)
         if not self._visible:
             return None
         return tuple(BusyThread(thread.name, thread.share) for thread in self._threads.values())
+
+    @property
+    def _scan_s(self) -> float:
+        return self._limits.threads_scan_short_s if self.hurried else self._limits.threads_scan_s
 
     def close(self) -> None:
         for thread in self._threads.values():

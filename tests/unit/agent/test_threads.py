@@ -124,6 +124,17 @@ def test_threads_come_and_go_and_pids_are_used_again(tree: Tree) -> None:
     assert seen.keys() == {"UVM GPU1 BH", "UVM GPU2 BH"}
 
 
+def test_while_memory_is_short_a_new_thread_is_found_sooner(tree: Tree) -> None:
+    tree.lay(2, "kthreadd")
+    threads = KernelThreads(tree.root)
+    threads.look(0.0)
+    tree.lay(970, "UVM GPU1 BH")
+    assert shares(threads, DEFAULTS.threads_scan_short_s) == {}
+    threads.hurried = True
+    at = DEFAULTS.threads_scan_short_s
+    assert shares(threads, at) | shares(threads, at + 0.2) | shares(threads, at + 0.4) == {"UVM GPU1 BH": 0.0}
+
+
 def test_a_long_scan_is_done_in_parts(tree: Tree) -> None:
     for pid in range(1, 500):
         tree.lay(pid, "kswapd0" if pid == 499 else f"user{pid}", flags=KTHREAD if pid == 499 else USER)

@@ -131,6 +131,23 @@ def test_thrash_is_shed_then_condemned_with_value_floor_and_phase(bed: Bed) -> N
     assert bed.verdicts() == ["MEMORY_THRASH"]
 
 
+def test_the_seeds_signature_is_named_also_of_a_uvm_thread_that_came_late(bed: Bed) -> None:
+    """Under 2 GiB free and a busy UVM thread, which is younger than the last scan."""
+
+    def kernel_thread(pid: int, name: str, ticks: int) -> None:
+        (bed.folder / str(pid)).mkdir(exist_ok=True)
+        fields = f"S 2 0 0 0 -1 {0x208040} 0 0 0 0 {ticks} 0 0 0 20 0 1 0 {1000 + pid} 0 0"
+        (bed.folder / str(pid) / "stat").write_text(f"{pid} ({name}) {fields}\n")
+
+    kernel_thread(2, "kthreadd", 0)
+    bed.seconds(5)
+    bed.lay(1.6)
+    bed.seconds(10, lambda second: kernel_thread(970, "UVM GPU1 BH", 85 * second))
+    (_, why, _), *_ = bed.acts.condemned
+    assert why.cause == "UVM_THRASH"
+    assert "UVM GPU1 BH at 85 % of a core" in why.reason
+
+
 def test_the_same_while_loading_has_the_other_floor(bed: Bed) -> None:
     bed.acts.rank = replace(RANK, phase="loading", loaded_s=None)
     bed.seconds(5)
