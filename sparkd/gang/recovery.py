@@ -11,7 +11,7 @@ from sparkd.records.verdict import Severity, Verdict
 
 def _open_proofs(turn: Turn) -> tuple[str, ...]:
     """Members, and other nodes in contact with something left, that have not proved anything yet."""
-    members = set(turn.record.nodes) if turn.record.specs else set()
+    members = set(turn.record.nodes) if turn.record.specs or turn.gang.probe_left else set()
     others = {n.id for n in turn.world.nodes.values() if n.in_contact and n.existing(turn.record.name)}
     away = {n for n in members if not _reachable(turn, n)}
     fresh = away - turn.gang.unproven - turn.gang.gone
@@ -115,6 +115,9 @@ def stopping(turn: Turn) -> None:
 
 
 def _judge_head(turn: Turn, since: float) -> None:
+    if not turn.record.specs:  # it never ran, and a probe is being ended
+        turn.change(head_gone=True)
+        return
     head = turn.report(0)
     node = turn.world.nodes.get(turn.record.nodes[0])
     over = turn.now.mono - since >= turn.limits.down_grace_s + turn.limits.beat_s

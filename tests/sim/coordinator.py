@@ -1,12 +1,13 @@
 """The coordinator's process as it is played: a fleet in memory, and what its disk holds."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparkd.clock import Instant
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Fleet
 from sparkd.gang import machine as gang_machine
+from sparkd.gang.collective import CollectiveAsk
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import Answers, Launch
 from sparkd.records.defaults import Defaults
@@ -14,7 +15,15 @@ from sparkd.records.verdict import Severity, Verdict
 from tests.sim.node import light_specs
 
 HOLDER = "holder"
-LIMITS = Defaults(startup_hold_s=5.0, facts_s=2.0, launching_s=8.0, loading_s=8.0, warming_s=8.0)
+LIMITS = Defaults(
+    startup_hold_s=5.0,
+    facts_s=2.0,
+    launching_s=8.0,
+    loading_s=8.0,
+    warming_s=8.0,
+    collective_s=6.0,
+    collective_short_s=3.0,
+)
 
 
 def plan(record: GangRecord, nodes: tuple[Node, ...], answers: Mapping[str, Answers]) -> Launch:
@@ -58,6 +67,15 @@ class Coordinator:
         self.copies: list[tuple[set[tuple[int, str]], dict[str, GangRecord]]] = []
         """Backups of the database, oldest first."""
         self.fleet: Fleet | None = None
+        self.proves = False
+        """A collective probe goes before launches of two ranks."""
+
+    def plan(self, record: GangRecord, nodes: tuple[Node, ...], answers: Mapping[str, Answers]) -> Launch:
+        launch = plan(record, nodes, answers)
+        if not self.proves or len(nodes) < 2:
+            return launch
+        key = " ".join(f"{node.id} {node.boot}" for node in nodes)
+        return replace(launch, collective=CollectiveAsk(key, launch.specs))
 
     def start(self, now: float) -> None:
         self.starts += 1
@@ -75,7 +93,7 @@ class Coordinator:
             enrolled=frozenset(self.enrolled),
             nodes={n: Node(n, n) for n in self.enrolled},
             gangs={name: gang_machine.restore(r, instant) for name, r in self.records.items()},
-            planner=plan,
+            planner=self.plan,
         )
 
     def kill(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from sparkd.clock import Instant
+from sparkd.records.collective import CollectiveReport
 from sparkd.records.defaults import DEFAULTS
 from sparkd.records.document import DeploymentSerial, Document, Revision
 from sparkd.records.intent import Descriptor, Intent
@@ -46,6 +47,8 @@ from sparkd_agent.core.state import (
 
 POOL = 120 << 30
 RANK_BYTES = 80 << 30
+IMPORT_S = 0.4
+"""Of torch by a rank of a probe."""
 
 
 @dataclass
@@ -67,6 +70,8 @@ class SimRank:
     """Its node's memory does not bear it."""
     proved_at: float | None = None
     """Rank 0: when last a token came, which needs every rank."""
+    told: CollectiveReport | None = None
+    """Of a collective probe."""
 
     @property
     def alive(self) -> bool:
@@ -111,6 +116,9 @@ class SimNode:
         """Its agent can say in what state the machine is."""
         self.mute = False
         """It does not answer that question at all."""
+        self.has_torch = True
+        self.deaf = False
+        """Its probe lives, and never comes to the rendezvous."""
         self.later = later
         self.fenced: Callable[[], None] = lambda: None
         self.reaches_head: Callable[[str, int], bool] = lambda host, port: False
@@ -385,7 +393,7 @@ class SimNode:
         if rank is None:
             return RankReport(name, existing.state)
         probe = None
-        if rank.spec.rank == 0:
+        if rank.spec.rank == 0 and rank.spec.kind == "serve":
             warmed = rank.warmed_at is not None
             probe = ProbeReport(
                 api_up=warmed,
@@ -403,7 +411,20 @@ class SimNode:
             fell=rank.fell,
             probe=probe,
             condemned=rank.condemned,
+            collective=rank.told,
         )
+
+    def probe_turn(self, rank: SimRank) -> None:
+        """One look at a rank of a collective probe, until it has met the others."""
+        if not self.has_torch:
+            self.probe_over(rank, CollectiveReport(unable="no torch"), 3)
+        elif self.now >= rank.born + IMPORT_S and rank.told is None:
+            rank.told = CollectiveReport("imported" if self.deaf else "met")
+            self.hurry()
+
+    def probe_over(self, rank: SimRank, told: CollectiveReport, code: int) -> None:
+        rank.told = told
+        self.rank_falls(rank.spec.name, f"exit code {code}", None)
 
     def starve(self, name: str, why: Condemned) -> None:
         """As the watch condemns a rank: the coordinator has its time, then the agent ends it."""

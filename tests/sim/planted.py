@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkd.fleet import amnesia, documents, machine, nodes
-from sparkd.gang import falls, serving, silence
+from sparkd.gang import falls, serving, silence, trial
 from sparkd.gang.budget import Allowance
+from sparkd.gang.turn import Turn
+from sparkd.records.verdict import Severity
 from sparkd_agent.core import machine as agent_core
 from tests.sim import world as simulation
 from tests.sim.schedule import play
@@ -58,6 +60,18 @@ def _any_holder_welcomed(fleet: Any, hello: Any, now: Any, limits: Any) -> Any:
     return _hello(fleet, replace(hello, lease_live=False), now, limits)
 
 
+def _all_block(turn: Any, launch: Any) -> Any:
+    return tuple(replace(one, severity=Severity.BLOCK) for one in _found(turn, launch))
+
+
+def _enter_with_probe(self: Any, *words: Any, **record: Any) -> None:
+    probe = self.gang.collective
+    _enter(self, *words, **record)
+    self.change(collective=probe)
+
+
+_found = trial.verdicts
+_enter = Turn.enter
 _note_pulse = serving.note_pulse
 _serials = documents._serials
 _init = simulation.SimNode.__init__
@@ -102,6 +116,16 @@ PLANTED = (
         ((amnesia, "_knows_more", _never_old), (simulation.Coordinator, "start", _start_knowing_all)),
     ),
     Planted(
+        "probe-blocks",
+        "a collective probe that could not be tried keeps no launch from happening",
+        ((trial, "verdicts", _all_block),),
+    ),
+    Planted(
+        "probe-stays",
+        "a collective probe that is broken off is ended on all its nodes",
+        ((Turn, "enter", _enter_with_probe),),
+    ),
+    Planted(
         "budget",
         "restarts are bounded",
         ((falls, "allowance", _always_allowed),),
@@ -136,7 +160,7 @@ def find(bug: Planted, seeds: range) -> tuple[int, World | None, str] | None:
         for seed in seeds:
             try:
                 world = play(seed)
-            except (AssertionError, RecursionError) as error:
+            except (AssertionError, RecursionError, LookupError) as error:
                 return seed, None, f"{type(error).__name__}: {str(error)[:80]}"
             if world.violations:
                 return seed, world, world.violations[0]

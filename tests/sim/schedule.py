@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
+from sparkd.records.verdict import Severity
 from tests.sim.world import LIMITS, World, intent
 
 CHUNK = 200
 FAULTS_S = 12.0
 CALM_S = 60.0
 DEPLOYMENTS = ("d1", "d2")
+PROBED = frozenset({"COLLECTIVE_ABSENT", "COLLECTIVE_FAILED", "FABRIC_UNPROVEN"})
 FAULTS = (
     *("rank", "rank", "freeze", "agent", "agent", "power", "flap"),
     *("cut", "one-way", "coordinator", "crash", "slow", "disk"),
@@ -31,6 +33,11 @@ def play(seed: int) -> World:
     shy = random.Random(seed * 104729 + 1)
     for node in world.nodes.values():
         node.mute, node.knows_itself = shy.random() < 0.1, shy.random() < 0.9
+    careful = random.Random(seed * 15485863 + 1)
+    world.coordinator.proves = careful.random() < 0.5
+    for node in world.nodes.values():
+        node.has_torch, node.deaf = careful.random() < 0.9, careful.random() < 0.05
+    world.deaf = any(node.deaf for node in world.nodes.values())
     for _ in range(rng.randint(2, 9)):
         at = rng.uniform(0.3, FAULTS_S)
         world.at(at, _fault(world, rng))
@@ -138,7 +145,7 @@ def _calm(world: World) -> None:
     world.faults.end_rival()
     world.crash_next = None
     for name, node in world.nodes.items():
-        node.disk.full = False
+        node.disk.full = node.deaf = False
         if not node.powered:
             world.faults.power_on(name)
         if node.core is None:
@@ -160,6 +167,11 @@ def _rests(world: World, name: str) -> bool:
 
 
 def _check_rest(world: World) -> None:
+    probes = [
+        rank.spec.name for node in world.nodes.values() for rank in node.exists() if rank.spec.kind == "probe"
+    ]
+    if probes:
+        world.violated(3, f"nothing is being launched and {probes} live")
     for name in DEPLOYMENTS:
         record = world.record(name)
         wish = world.asked.get(name)
@@ -174,6 +186,11 @@ def _check_rest(world: World) -> None:
             world.violated(5, f"{name} was asked for and is desired {record.desired}")
         if record.phase in ("stopped", "failed") and living:
             world.violated(3, f"{name} is {record.phase} and {[r.spec.name for r in living]} live")
+        blocked = {one.id for one in record.verdicts if one.severity is Severity.BLOCK}
+        if blocked & PROBED and not world.deaf:
+            world.violated(
+                4, f"{name} is {record.phase} by {blocked}, and all nodes can sum up or cannot try"
+            )
         if record.phase == "ready":
             generations = {r.spec.generation for r in living}
             if generations != {record.generation} or len(living) != len(record.specs):

@@ -6,13 +6,15 @@ from tests.sim.planted import PLANTED, Planted, find
 from tests.sim.schedule import play
 
 STORED = {
-    "spent-name": 6,
-    "unknown-is-not-lost": 147,
-    "undelivered-pulse": 147,
+    "spent-name": 7,
+    "unknown-is-not-lost": 340,
+    "undelivered-pulse": 340,
     "tombstones": 148,
     "proof-after-restart": 296,
     "seq-over-state": 3,
     "old-database": 2,
+    "probe-blocks": 52,
+    "probe-stays": 25,
     "budget": 34,
     "holder": 13,
 }

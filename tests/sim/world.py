@@ -14,6 +14,7 @@ from sparkd.fleet import machine as fleet_machine
 from sparkd.fleet.state import Commands, Fleet, Superseded
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import EndpointPulsed, PulseEndpoint, WriteIncident
+from sparkd.records.collective import CollectiveReport
 from sparkd.records.intent import Intent
 from sparkd.records.report import ReportAnswer
 from tests.sim import oracle
@@ -60,6 +61,8 @@ class World:
         self.unreachable: set[str] = set()
         """Nodes whose API the coordinator cannot reach either."""
         self.isolated = False
+        self.deaf = False
+        """Some node's probe did not come to the rendezvous for a while."""
         self.asked: dict[str, str] = {}
         """The last acknowledged wish of each deployment: up or down."""
         self.crash_next: str | None = None
@@ -122,6 +125,9 @@ class World:
                     key = (spec.deployment, spec.generation, spec.rendezvous.host, spec.rendezvous.port)
                     groups.setdefault(key, {})[spec.rank] = rank
         for ranks in groups.values():
+            if next(iter(ranks.values())).spec.kind == "probe":
+                self._probe(ranks)
+                continue
             head = ranks.get(0)
             if head is None or len(ranks) < head.spec.ranks:
                 continue
@@ -135,6 +141,18 @@ class World:
             if head.warmed_at is None:
                 head.warmed_at = self.now
                 self.urgent(head)
+
+    def _probe(self, ranks: dict[int, SimRank]) -> None:
+        """Those of one probe meet as the others do, sum up, and end together."""
+        homes = [
+            (node, rank) for node in self.nodes.values() for rank in ranks.values() if rank in node.exists()
+        ]
+        for node, rank in homes:
+            node.probe_turn(rank)
+        met = [rank for _, rank in homes if rank.told is not None and rank.told.stage == "met"]
+        all_met = bool(met) and len(met) == met[0].spec.ranks
+        for node, rank in homes if all_met else ():
+            node.probe_over(rank, CollectiveReport("done"), 0)
 
     def urgent(self, rank: SimRank) -> None:
         for name, node in self.nodes.items():
