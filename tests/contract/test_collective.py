@@ -17,7 +17,7 @@ from tests.bed.stand_in import configure, make_stand_in
 NAMES = ("node-1", "node-2", "node-3")
 OF_OTHERS = ("GPU_OWNER", "ORPHAN_ENGINECORE", "SHM_LEAK", "SHM_SPACE", "MEMORY_FIT")
 """What tests beside this one do to the machine, which these agents take for their own."""
-QUICK = {"collective_s": 20.0, "collective_short_s": 2.0, "collective_long_s": 2.0}
+QUICK = {"collective_s": 20.0, "collective_short_s": 6.0, "collective_long_s": 6.0}
 
 
 @dataclass
