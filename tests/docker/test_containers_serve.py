@@ -18,6 +18,7 @@ from tests.docker.conftest import IMAGE, NOTHING
 from tests.docker.engine import DockerEngine
 
 _COUNT = itertools.count(1)
+NO_TORCH = "torch cannot be loaded: ModuleNotFoundError: No module named 'torch'"
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,16 @@ def test_two_containers_serve_and_a_killed_worker_makes_two_new_ones(
     bed.up(name)
     deployment.ready(generation=after.generation + 1)
     assert names(engine) == {deployment.rank_name(0), deployment.rank_name(1)}
+
+
+def test_the_collective_probe_runs_in_the_image_that_ranks_would_have(bed: Bed, engine: DockerEngine) -> None:
+    """This one has no torch, and so it proves nothing; but it is the image's python that says so."""
+    tests = list(bed.client.collectives(image=IMAGE))
+    assert {rank.unable for rank in tests[-1].ranks if rank.unable} == {NO_TORCH}, "one of them is enough"
+    assert {(one.id, one.severity) for one in tests[-1].verdicts} == {("FABRIC_UNPROVEN", "warn")}
+    until(lambda: not engine.containers(), "the containers to be removed")
+    (test,) = bed.client.collectives(image="sparkd-tests/absent:1")
+    assert (test.over, {one.id for one in test.verdicts}) == (True, {"IMAGE_MISSING"})
 
 
 def test_a_site_names_its_image_once(bed: Bed, engine: DockerEngine, name: str) -> None:
