@@ -22,7 +22,7 @@ from sparkd.records.defaults import DEFAULTS, MIB
 from sparkd.records.intent import Descriptor, Intent
 from sparkd.records.names import is_deployment_name, parse_rank_name
 from sparkd.records.rank import Address, RankSpec
-from sparkd.records.report import Condemned, Exit, RankReport
+from sparkd.records.report import Condemned, Exit, RankReport, Refusal
 
 NODES = ("a", "b", "c")
 NO_TORCH = "torch cannot be loaded: ModuleNotFoundError"
@@ -169,7 +169,11 @@ def test_a_node_that_refuses_or_goes_away_proves_nothing() -> None:
     known = nodes("met", "met", "met")
     refused = {
         **known,
-        "c": replace(known["c"], reports={}, refusals={f"sparkd-{PROBE_NAME}-g7-r2": ("engine", "none")}),
+        "c": replace(
+            known["c"],
+            reports={},
+            refusals={f"sparkd-{PROBE_NAME}-g7-r2": Refusal(f"sparkd-{PROBE_NAME}-g7-r2", "engine", "none")},
+        ),
     }
     assert ids(at(refused, 1)) == [("FABRIC_UNPROVEN", "C")]
     away = {**known, "c": replace(known["c"], state="silent")}
