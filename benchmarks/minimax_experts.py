@@ -284,7 +284,7 @@ def only_read(peak: float) -> None:
 
 
 _SPEED: dict[str, tuple[Matrices, Matrices]] = {}
-TRIED = (Shape(8, 64, 4, 3), Shape(8, 64, 4, 5), Shape(8, 32, 2, 4))
+TRIED = (Shape(8, 32, 2, 2), Shape(8, 32, 2, 4), Shape(8, 64, 4, 2), Shape(8, 64, 4, 3))
 
 
 def main() -> int:

@@ -84,7 +84,7 @@ def _run(  # noqa: PLR0917 - as `run`
         shape, blocks = ALONE, Blocks(pairs, pairs)
         out = torch.empty((pairs.numel(), hidden), dtype=x.dtype, device=x.device)
     else:
-        shape = FEW if pairs.numel() <= 16 * w13.table.size(0) else MANY
+        shape = FEW if pairs.numel() <= 8 * w13.table.size(0) else MANY
         blocks = blocks_of(pairs, w13.table.size(0), shape.rows)
         out = torch.zeros((pairs.numel(), hidden), dtype=x.dtype, device=x.device)
     count = blocks.experts.numel()
