@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
 
 import torch
 import triton
@@ -255,7 +254,7 @@ def timed(what: Callable[[], None]) -> float:
 
 
 @triton.jit
-def reading(words: Any, out: Any, BLOCK: tl.constexpr, TIMES: tl.constexpr) -> None:  # noqa: N803 - Triton's way
+def reading(words, out, BLOCK: tl.constexpr, TIMES: tl.constexpr):  # noqa: ANN001, ANN201, N803 - Triton reads annotations
     """Reads every word once, sixteen bytes a thread and TIMES of them at a time, and nothing else."""
     at = words + tl.program_id(0).to(tl.int64) * (BLOCK * TIMES) + tl.arange(0, BLOCK)
     seen = tl.zeros((BLOCK,), tl.int32)
