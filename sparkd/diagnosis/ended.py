@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sparkd.diagnosis.evidence import End, Evidence, Line
-from sparkd.diagnosis.lines import is_of_a_user
+from sparkd.diagnosis.lines import ASKED_TO_END, is_of_a_user
 from sparkd.diagnosis.rule import Found
 
 NEEDLES: Final = (
@@ -36,6 +36,14 @@ def ends_of(evidence: Evidence) -> Iterator[End]:
         end = told_end(line)
         if end is not None and not is_of_a_user(line.text):
             yield end
+
+
+def asked_to_end(evidence: Evidence) -> Iterator[Line]:
+    """The lines in which a rank that has ended says that it was asked to. It kills its own processes then."""
+    ended = {end.rank for end in evidence.ends}
+    for line in evidence.lines:
+        if ASKED_TO_END in line.text and line.rank in ended and not is_of_a_user(line.text):
+            yield line
 
 
 def told_end(line: Line) -> End | None:

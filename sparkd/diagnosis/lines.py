@@ -43,6 +43,8 @@ BEGINNINGS: Final = ("vLLM API server version", "headless multiproc executor")
 _OF_USERS: Final = ("Received request ", "Generated response ", "prompt: ", "prompt_token_ids")
 _HARMLESS: Final = ("DEBUG", "INFO", "WARNING")
 _NCCL_INFO: Final = " NCCL INFO "
+ASKED_TO_END: Final = "[shutdown] API server: shutdown triggered"
+"""vLLM's launcher of rank 0 writes it, at INFO, when SIGTERM or SIGINT reaches it, and for nothing else."""
 READY: Final = "Application startup complete."
 
 
@@ -84,7 +86,7 @@ def is_harmless(line: Line) -> bool:
     """Whether its own logger says that nothing ended by it: libraries look for others that they can do
     without, and tell of each that is not there.
     """
-    return line.level in _HARMLESS or _NCCL_INFO in line.text
+    return (line.level in _HARMLESS or _NCCL_INFO in line.text) and ASKED_TO_END not in line.text
 
 
 class ForeignLog:

@@ -65,14 +65,15 @@ def ids_in(call: ast.Call) -> list[str]:
 
 
 def test_the_lines_of_a_hit_name_the_same_cause_to_the_gang() -> None:
-    """What a rank's agent sends are raw lines; the gang judges those."""
+    """What a rank's agent sends are raw lines, and how its process ended; the gang judges those."""
     wrong = []
     for case in case_folders():
         rule = catalogue()[case.parent.name]
         evidence = evidence_of(case)
         if not case.name.startswith("hit") or rule.kind == "state" or not evidence.lines:
             continue
-        found = cause_of_rank(tuple(line.text for line in evidence.lines))
+        end = next((replace(one, rank=None) for one in evidence.ends), None)
+        found = cause_of_rank(tuple(line.text for line in evidence.lines), end)
         if found is not rule:
             wrong.append(f"{case.parent.name}/{case.name}: {found.id if found else None}")
     # With the MTU wrong a peer is lost, and that is what the gang hears of it.
