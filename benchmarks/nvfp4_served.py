@@ -3,6 +3,7 @@
     PYTHONPATH=agents python benchmarks/nvfp4_served.py write FOLDER
     PYTHONPATH=agents python benchmarks/nvfp4_served.py serve FOLDER nvfp4
     PYTHONPATH=agents python benchmarks/nvfp4_served.py serve FOLDER nvfp4 +graphs
+    PYTHONPATH=agents python benchmarks/nvfp4_served.py serve FOLDER nvfp4 +drafts
     PYTHONPATH=agents python benchmarks/nvfp4_served.py serve FOLDER auto
     PYTHONPATH=agents python benchmarks/nvfp4_served.py compare FOLDER
 
@@ -38,8 +39,27 @@ PROMPTS = [
     [(7 * place * place + 11 * place + 3) % VOCABULARY for place in range(length)] for length in (40, 700)
 ]
 TOKENS = 8
-GRAPHS = "+graphs"
-RUNS = {"auto": 0.06, "nvfp4": 0.15, f"nvfp4{GRAPHS}": 0.15}
+GRAPHS = {
+    "enforce_eager": False,
+    "compilation_config": {
+        "mode": 0,
+        "cudagraph_mode": "FULL_DECODE_ONLY",
+        "cudagraph_capture_sizes": [1, 2, 4],
+    },
+}
+"""A graph of each decode step, and no compiling of the rest."""
+DRAFTS = {
+    "speculative_config": {
+        "method": "ngram",
+        "num_speculative_tokens": 7,
+        "prompt_lookup_max": 2,
+        "prompt_lookup_min": 1,
+    },
+    "disable_log_stats": False,
+}
+"""Steps of up to 8 tokens: what followed the last one earlier in the prompt is drafted."""
+WAYS: dict[str, dict[str, Any]] = {"": {}, "+graphs": GRAPHS, "+drafts": DRAFTS}
+RUNS = {"auto": 0.06, "nvfp4": 0.15, "nvfp4+graphs": 0.15, "nvfp4+drafts": 0.15}
 """How far a log-probability may be off: sums in bf16 in another order. In 4 bits a key that is rounded to the
 other side there may get the next code."""
 APART = 0.3
@@ -117,7 +137,7 @@ def write(folder: Path) -> int:
     return 0
 
 
-def serve(folder: Path, dtype: str, *, graphs: bool) -> int:
+def serve(folder: Path, dtype: str, way: str) -> int:
     os.environ["SPARKD_MODS"] = json.dumps([{"name": name} for name in MODS])
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     begun = time.monotonic()
@@ -131,21 +151,13 @@ def serve(folder: Path, dtype: str, *, graphs: bool) -> int:
         kv_cache_dtype=dtype,
         attention_backend="TRITON_ATTN_DIFFKV",
         block_size=64,
-        enforce_eager=not graphs,
-        # A graph of each decode step, and no compiling of the rest.
-        compilation_config={
-            "mode": 0,
-            "cudagraph_mode": "FULL_DECODE_ONLY",
-            "cudagraph_capture_sizes": [1, 2, 4],
-        }
-        if graphs
-        else {},
         gpu_memory_utilization=0.1,
         kv_cache_memory_bytes=1 << 29,
         max_model_len=2048,
         max_num_batched_tokens=256,
         max_num_seqs=4,
         disable_custom_all_reduce=True,
+        **({"enforce_eager": True} | WAYS[way]),
     )
     sampling = SamplingParams(max_tokens=TOKENS, temperature=0, logprobs=5, ignore_eos=True, detokenize=False)
     answers = engine.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], sampling)
@@ -158,7 +170,10 @@ def serve(folder: Path, dtype: str, *, graphs: bool) -> int:
         }
         for answer in answers
     ]
-    (folder / f"{dtype}{GRAPHS if graphs else ''}.json").write_text(json.dumps(told))
+    (folder / f"{dtype}{way}.json").write_text(json.dumps(told))
+    if way == "+drafts":
+        counted = {one.name: one.value for one in engine.get_metrics() if hasattr(one, "value")}
+        print({name: value for name, value in counted.items() if "spec_decode" in name})
     print(f"{dtype}: answered after {time.monotonic() - begun:.0f} s: {[one['tokens'] for one in told]}")
     return 0
 
@@ -245,5 +260,5 @@ if __name__ == "__main__":
     what, place = sys.argv[1], Path(sys.argv[2])
     verbs = {"write": write, "compare": compare}
     if what == "serve":
-        sys.exit(serve(place, sys.argv[3], graphs=GRAPHS in sys.argv))
+        sys.exit(serve(place, sys.argv[3], "".join(sys.argv[4:])))
     sys.exit(verbs[what](place))
