@@ -215,11 +215,11 @@ def _is_ring(members: Sequence[Member]) -> bool:
 
 def variables(choice: Choice, seat: Seat) -> Iterator[tuple[str, str, str]]:
     """Name, value and the reason, in the order in which they are shown."""
-    yield "VLLM_HOST_IP", seat.address, ""
+    yield "VLLM_HOST_IP", seat.address, "where the others reach it"
     if seat.interface:
-        yield "GLOO_SOCKET_IFNAME", seat.interface, ""
+        yield "GLOO_SOCKET_IFNAME", seat.interface, "that address is on it"
         # NCCL takes a bare name as the beginning of one.
-        yield "NCCL_SOCKET_IFNAME", f"={seat.interface}", ""
+        yield "NCCL_SOCKET_IFNAME", f"={seat.interface}", "that address is on it"
     if choice.version == 6:
         yield "NCCL_SOCKET_FAMILY", "AF_INET6", "ranks meet over IPv6"
     if choice.is_rdma:
@@ -228,14 +228,14 @@ def variables(choice: Choice, seat: Seat) -> Iterator[tuple[str, str, str]]:
         yield from _gid_variables(choice, seat)
         # Its transport is read back from these lines.
         yield "NCCL_DEBUG", "INFO", "it says which transport it took"
-        yield "NCCL_DEBUG_SUBSYS", "INIT,NET", ""
+        yield "NCCL_DEBUG_SUBSYS", "INIT,NET", "no more than that"
     elif choice.topology == "sockets" and any(_has_rdma(one.member) for one in choice.seats):
         yield "NCCL_IB_DISABLE", "1", "no RDMA leads to all nodes"
     if choice.topology == "ring" and choice.is_rdma:
-        yield "NCCL_IB_MERGE_NICS", "0", "ring"
-        yield "NCCL_CROSS_NIC", "1", "ring"
+        yield "NCCL_IB_MERGE_NICS", "0", "ring: two cables are two ways"
+        yield "NCCL_CROSS_NIC", "1", "ring: a cable may join unlike ports"
         yield "NCCL_IB_SUBNET_AWARE_ROUTING", "1", "ring: each cable is a network of its own"
-        yield "NCCL_NET_PLUGIN", "none", "ring"
+        yield "NCCL_NET_PLUGIN", "none", "ring: NCCL's own transport, no plug-in"
 
 
 def _gid_variables(choice: Choice, seat: Seat) -> Iterator[tuple[str, str, str]]:

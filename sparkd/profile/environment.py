@@ -66,12 +66,18 @@ def rank_environment(
         put(name, value, origin, note)
     if requires_rdma(profile) and choice.topology != "alone":
         put("NCCL_DEBUG", "INFO", "fabric", "it says which transport it took")
-        put("NCCL_DEBUG_SUBSYS", "INIT,NET", "fabric")
+        put("NCCL_DEBUG_SUBSYS", "INIT,NET", "fabric", "no more than that")
     for variable, (value, note) in _QUIET_ENV.items():
         put(variable, value, "default", note)
     if profile.mods:
         requests = [ModRequest(m.name, m.required, m.unknown, m.settings) for m in profile.mods]
-        put(MODS_VARIABLE, encode_requests(requests), *origin_of(origins, "mods"))
+        origin, note = origin_of(origins, "mods")
+        put(
+            MODS_VARIABLE,
+            encode_requests(requests),
+            origin,
+            with_reason(origin, note, "what its engine loads"),
+        )
     for variable, value in profile.env.items():
         origin, note = origin_of(origins, f"env.{variable}")
         said = with_reason(origin, note, profile.why.get(variable, ""))

@@ -273,9 +273,10 @@ def _own_args(
         return PlannedArg((f"--{flag}", *(str(value) for value in values)), origin, note)
 
     layout = profile.layout
-    args = [own("served-model-name", *served, note="deployment, then Hub id" if len(served) > 1 else "")]
+    names = "the deployment, then the Hub id" if len(served) > 1 else "the deployment"
+    args = [own("served-model-name", *served, note=names)]
     if rank == 0:
-        args += [own("host", api.host), own("port", api.port)]
+        args += [own("host", api.host, note="api.host"), own("port", api.port, note="api.port")]
         if _QUIET_FLAG not in profile.engine.args:
             args.append(own(_QUIET_FLAG, _QUIET_PATHS, origin="default", note="the pulse reads them"))
     args.append(own("tensor-parallel-size", layout.tp, note="layout.tp"))
@@ -283,14 +284,14 @@ def _own_args(
         args.append(own("pipeline-parallel-size", layout.pp, note="layout.pp"))
     if layout.ranks > 1:
         args += [
-            own("nnodes", layout.ranks),
-            own("node-rank", rank),
-            own("master-addr", rendezvous.host, origin="fabric"),
-            own("master-port", rendezvous.port),
-            own("distributed-executor-backend", "mp"),
+            own("nnodes", layout.ranks, note="layout, one rank a node"),
+            own("node-rank", rank, note="the order of the nodes"),
+            own("master-addr", rendezvous.host, origin="fabric", note="rank 0's address there"),
+            own("master-port", rendezvous.port, note="another one for each generation"),
+            own("distributed-executor-backend", "mp", note="vLLM's own ranks on several nodes, no Ray"),
         ]
     if rank > 0:
-        args.append(own("headless"))
+        args.append(own("headless", note="rank 0 alone has the API"))
     return args
 
 
