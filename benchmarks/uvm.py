@@ -77,6 +77,7 @@ def _watch(program: Path, seconds: int) -> int:
             # A new UVM thread is found by the scan, every 30 s: the run is made longer than that.
             look = sampler.look(time.monotonic())
             thrash = observe(thrash, look, Floor())
+            sampler.search(look.at, short=False)
             spent += time.thread_time() - begun
             looks += 1
             lines += sampler.lines

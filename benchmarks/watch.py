@@ -80,6 +80,7 @@ def _looks(count: int) -> tuple[int, float]:
         look = sampler.look(float(number))  # a second apart, as far as windows and scans go
         thrash = thrash_of.observe(thrash, look, floor)
         plunge = plunge_of.observe(plunge, look, floor, plan)
+        sampler.search(float(number), short=False)
     spent = time.thread_time() - begun
     grown = _resident_now() - before
     sampler.close()

@@ -398,7 +398,10 @@ class Speechless:
     async def fabric(self) -> None:
         return None
 
-    def hello(self, _: None) -> Hello:
+    async def images(self) -> tuple[str, ...]:
+        return ()
+
+    def hello(self, *_: object) -> Hello:
         return self._hello
 
 

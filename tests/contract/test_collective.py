@@ -160,7 +160,7 @@ def test_who_does_not_arrive_is_named_and_stops_the_launch(pair: Bench) -> None:
     assert [one["waived"] for one in forced["verdicts"] if one["id"] == "COLLECTIVE_ABSENT"] == [True]
 
 
-@pytest.mark.parametrize(("setting", "node"), [("torchless", "node-1"), ("mute@1", "node-2")])
+@pytest.mark.parametrize(("setting", "node"), [("torchless@0", "node-1"), ("mute@1", "node-2")])
 def test_a_probe_that_cannot_be_run_warns_and_the_model_starts(pair: Bench, setting: str, node: str) -> None:
     pair.configure(PROBE=setting)
     status = pair.up(node)

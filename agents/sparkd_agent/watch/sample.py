@@ -48,9 +48,8 @@ class Sampler:
         """Whether the kernel's log may be read here."""
         return self._log.readable
 
-    def look(self, at: float, *, short: bool = False) -> Look:
-        """`at` in monotonic seconds. `short`: memory was short at the last look."""
-        self._threads.hurried = short
+    def look(self, at: float) -> Look:
+        """`at` in monotonic seconds. From the second one on it opens nothing."""
         meminfo, pressure = self._meminfo.read(), self._pressure.read()
         self.pressure = parse_pressure(pressure)
         self.lines = self._log.read()
@@ -61,6 +60,10 @@ class Sampler:
             self._threads.look(at),
             sum(_NO_MEMORY in line for line in self.lines),
         )
+
+    def search(self, at: float, *, short: bool) -> None:
+        """Look for new kernel threads, a little at a time: what was decided by a look comes first."""
+        self._threads.search(at, short=short)
 
     def memory(self) -> Memory | None:
         """Of this moment; another look is not disturbed."""

@@ -51,14 +51,13 @@ class KernelThreads:
         self._scanned_at: float | None = None
         self._visible = False
         self._names: set[str] = set()
-        self.hurried = False
-        """Whether memory is short: new threads are looked for more often then."""
         self.names: frozenset[str] = frozenset()
 
     def look(self, at: float) -> tuple[BusyThread, ...] | None:
         """What each thread used of a core since the look before; None where kernel threads are hidden.
 
-        `at` in monotonic seconds. A thread that is new shows 0: nothing is known of it yet.
+        `at` in monotonic seconds. A thread that is new shows 0: nothing is known of it yet. Opens nothing but
+        at the first look: what is decided by it may be a kill, and a new file waits for memory.
         """
         for pid, thread in tuple(self._threads.items()):
             self._measure(pid, thread, at)
@@ -66,17 +65,17 @@ class KernelThreads:
             self._begin_scan(at)
             while self._pending:
                 self._scan_some(at)
-        elif self._pending:
-            self._scan_some(at)
-        elif at - self._scanned_at >= self._scan_s:
-            self._begin_scan(at)
         if not self._visible:
             return None
         return tuple(BusyThread(thread.name, thread.share) for thread in self._threads.values())
 
-    @property
-    def _scan_s(self) -> float:
-        return self._limits.threads_scan_short_s if self.hurried else self._limits.threads_scan_s
+    def search(self, at: float, *, short: bool) -> None:
+        """Look for new ones if it is time, some processes at a time; more often while memory is `short`."""
+        often = self._limits.threads_scan_short_s if short else self._limits.threads_scan_s
+        if self._pending:
+            self._scan_some(at)
+        elif self._scanned_at is None or at - self._scanned_at >= often:
+            self._begin_scan(at)
 
     def close(self) -> None:
         for thread in self._threads.values():

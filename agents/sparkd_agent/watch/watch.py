@@ -182,7 +182,7 @@ class Watch:
     def look(self) -> None:
         """One look, and all that follows from it."""
         now = self.looked_at = self._clock.now().mono
-        self._look = self._sampler.look(now, short=self._thrash.grade != "calm")
+        self._look = self._sampler.look(now)
         self._lines = (*self._lines, *self._sampler.lines)[-_LINES_KEPT:]
         self.untold_lines = (*self.untold_lines, *self._sampler.lines)[-_LINES_KEPT:]
         rank = self._acts.watched()
@@ -194,6 +194,7 @@ class Watch:
         if rank is not None:
             self._guard(rank, floor)
         self._act(before, rank, floor, now)
+        self._sampler.search(now, short=self._thrash.grade != "calm")
         self._look_around(rank, now)
         self.sample = self._told(rank)
         if rank is not None:
