@@ -14,7 +14,7 @@ from sparkd.engine.collective import probe_words
 from sparkd.engine.plugin import MODS_VARIABLE
 from sparkd.fleet.nodes import NOTHING_LEFT, Node
 from sparkd.records.collective import STAGES, CollectiveRank, CollectiveReport, CollectiveTest, Transport
-from sparkd.records.defaults import Defaults
+from sparkd.records.defaults import MIB, Defaults
 from sparkd.records.intent import Descriptor, Intent
 from sparkd.records.names import RankName
 from sparkd.records.rank import Address, MemoryNeed, RankSpec
@@ -260,6 +260,7 @@ def summary(test: CollectiveTest) -> str:
 def _figures(test: CollectiveTest) -> Iterator[str]:
     if test.latency_s is not None:
         yield f"{test.steps[0].bytes} B in {test.latency_s * 1e6:.0f} us"
-    if test.steps:
+    # Below a MiB it is the latency once more, and says nothing of what a link carries.
+    if test.steps and test.steps[-1].bytes >= MIB:
         last = test.steps[-1]
-        yield f"{last.bytes >> 20} MiB at {test.bus_mbit(last) / 1000:.1f} Gb/s"
+        yield f"{last.bytes // MIB} MiB at {test.bus_mbit(last) / 1000:.1f} Gb/s"

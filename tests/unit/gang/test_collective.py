@@ -208,3 +208,4 @@ def test_bandwidth_is_what_each_link_carries_each_way() -> None:
     assert test.bus_mbit(steps[1]) == pytest.approx((64 << 20) * 8 * 4 / 3 / 0.01 / 1e6)
     assert test.best_mbit == test.bus_mbit(steps[1])
     assert (test.latency_s, summary(test)) == (40e-6, "8 B in 40 us, 64 MiB at 71.6 Gb/s, nccl over rdma")
+    assert summary(replace(test, steps=steps[:1])) == "8 B in 40 us, nccl over rdma"
