@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_interface
 from typing import Any, Final
 
 import msgspec
@@ -56,7 +57,7 @@ def _matters(
         "env": sorted(spec.env.items()),
         "rdma": spec.rdma,
         "host": spec.rendezvous.host,
-        "links": [_link(one) for one in _used(spec, node)],
+        "links": [_link(one, spec.rendezvous.host) for one in _used(spec, node)],
     }
 
 
@@ -67,7 +68,16 @@ def _used(spec: RankSpec, node: NodeFacts) -> list[Interface]:
     return [one for one in interfaces if one.name in named or any(port.device in named for port in one.rdma)]
 
 
-def _link(one: Interface) -> list[Any]:
+def _link(one: Interface, host: str) -> list[Any]:
     ports = [[port.device, port.port, port.state, port.rate_gbit] for port in one.rdma]
     pcie = [one.pcie_gts, one.pcie_lanes]
-    return [one.name, one.up, one.carrier, one.mtu, one.speed_mbit, sorted(one.addresses), pcie, ports]
+    addresses = sorted(text for text in one.addresses if _is_met_by(text, host))
+    return [one.name, one.up, one.carrier, one.mtu, one.speed_mbit, addresses, pcie, ports]
+
+
+def _is_met_by(address: str, host: str) -> bool:
+    """Whether it is of the family by which the ranks meet. IPv6 gives each link an address of its own, some
+    seconds after it came up: that one changes nothing.
+    """
+    own = ip_interface(address)
+    return own.version == (6 if ":" in host else 4) and not (own.version == 6 and own.is_link_local)

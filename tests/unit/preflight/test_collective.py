@@ -75,6 +75,7 @@ MATTERS: dict[str, Callable[[Case], None]] = {
         "specs", runtime="docker", image=PinnedImage("vllm", "0123456789ab")
     ),
     "a variable": lambda case: case.change("specs", env={**case.specs[1].env, "NCCL_IB_GID_INDEX": "4"}),
+    "an address": lambda case: case.links(replace(CARD, addresses=("192.168.100.1/30",)), LAN),
     "the mtu": lambda case: case.links(replace(CARD, mtu=1500), LAN),
     "the speed": lambda case: case.links(replace(CARD, speed_mbit=100_000), LAN),
     "the lanes": lambda case: case.links(replace(CARD, pcie_lanes=2), LAN),
@@ -91,6 +92,9 @@ NO_MATTER: dict[str, Callable[[Case], None]] = {
     "another package": lambda case: case.change(
         "machines",
         engines=(EngineVersions("default", packages={"torch": "2.11.0", "nccl": "2.28.9", "other": "2"}),),
+    ),
+    "the link's own address in IPv6": lambda case: case.links(
+        replace(CARD, addresses=(*CARD.addresses, "fe80::1/64")), LAN
     ),
     "a link that is not used": lambda case: case.links(CARD, replace(LAN, mtu=9000)),
 }
