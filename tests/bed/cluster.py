@@ -6,7 +6,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from sparkd.records.intent import Intent
 from sparkd.records.names import parse_rank_name
 from sparkd.records.status import DeploymentStatus
 from sparkd_agent.procfs import FOLDER_VARIABLE, RANK_VARIABLE, ProcessRef, ProcFs
+from tests.bed.ports import free_port
 from tests.bed.stand_in import make_stand_in
 
 T = TypeVar("T")
@@ -42,12 +42,6 @@ def until(look: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
         assert time.monotonic() < end, f"not within {timeout_s:g} s: {what}"
         time.sleep(0.02)
     return seen
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+
+from tests.bed.ports import free_port
 
 T = TypeVar("T")
 
@@ -23,15 +24,6 @@ VLLM_CPU_ENV = {
     "VLLM_NO_USAGE_STATS": "1",
     "GLOO_SOCKET_IFNAME": "lo",
 }
-
-
-def free_port() -> int:
-    """A port that was free a moment ago on the wildcard."""
-    with socket.socket(socket.AF_INET6) as probe:
-        probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        probe.bind(("::", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def until(look: Callable[[], T], timeout_s: float = 10.0, what: str = "") -> T:

@@ -12,8 +12,8 @@ import pytest
 
 from sparkd_agent.procfs import FOLDER_VARIABLE, RANK_VARIABLE
 from sparkd_agent.runtime.base import ALLOWED_ENVIRONMENT
-from tests.bed.coordinator import free_port
 from tests.bed.local_set import Bed, local_bed
+from tests.bed.ports import free_port
 from tests.bed.stand_in import make_stand_in
 from tests.bed.weights import shard
 

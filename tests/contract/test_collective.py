@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.bed.agent_process import HOLDER, AgentProcess, until
-from tests.bed.coordinator import Coordinator, free_port, sparkd
+from tests.bed.coordinator import Coordinator, sparkd
+from tests.bed.ports import free_port
 from tests.bed.stand_in import configure, make_stand_in
 
 NAMES = ("node-1", "node-2", "node-3")

@@ -12,7 +12,7 @@ from sparkd.records.defaults import DEFAULTS
 from sparkd.records.rank import Address
 from sparkd_agent.procfs import ProcFs
 from tests.bed.agent_process import ScriptedCoordinator, agent_process
-from tests.bed.coordinator import free_port
+from tests.bed.ports import free_port
 from tests.bed.ranks import rank_spec
 
 NAME = "sparkd-t-g1-r1"

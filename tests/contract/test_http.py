@@ -9,7 +9,7 @@ import pytest
 from sparkd.errors import AnswerBroken, NotAnswered, NotConnected
 from sparkd.records.rank import Address
 from sparkd_agent.http import Connection, request
-from tests.bed.gang import free_port
+from tests.bed.ports import free_port
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.bed.agent_process import AgentProcess
-from tests.bed.coordinator import PATIENCE_S, Coordinator, free_port, send
+from tests.bed.coordinator import PATIENCE_S, Coordinator, send
 from tests.bed.fake_agent import FakeAgent
+from tests.bed.ports import free_port
 from tests.bed.systemd import NotifySocket
 
 INTERVAL_S = 0.9

@@ -17,8 +17,9 @@ from sparkd.profile.merge import resolve
 from sparkd.records.answer import CommandAnswer
 from sparkd.records.plan import Plan
 from sparkd.records.status import DeploymentStatus, NodeStatus, RankStatus, Status
-from tests.bed.coordinator import PATIENCE_S, Answer, Coordinator, coordinator, free_port, send
+from tests.bed.coordinator import PATIENCE_S, Answer, Coordinator, coordinator, send
 from tests.bed.fake_agent import PlayedNode
+from tests.bed.ports import free_port
 
 NODES = ("n1", "n2")
 LIMIT = 64 * 1024

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from sparkd.records.status import DeploymentStatus
-from tests.bed.coordinator import free_port
 from tests.bed.local_set import Bed, Deployment, local_bed, until
+from tests.bed.ports import free_port
 from tests.bed.stand_in import configure, make_stand_in
 
 UNFINISHED = {"pending", "preflight", "launching", "loading", "warming", "recovering", "stopping"}

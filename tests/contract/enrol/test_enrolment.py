@@ -25,8 +25,9 @@ from sparkd.enrol.host import Host, OnNode, SshHost, ThisHost
 from sparkd.enrol.ssh import Login
 from sparkd.enrol.target import SshSettings
 from sparkd.errors import CoordinatorUnreachable
-from tests.bed.coordinator import PATIENCE_S, free_port
+from tests.bed.coordinator import PATIENCE_S
 from tests.bed.node_folder import NodeFolder, SigningCoordinator, Told, errand, make_stock
+from tests.bed.ports import free_port
 from tests.bed.sshd import SSHD, Script, Sshd, sshd
 
 pytestmark = pytest.mark.skipif(

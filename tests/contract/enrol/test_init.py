@@ -16,8 +16,9 @@ from sparkd.enrol.enrolment import State
 from sparkd.enrol.host import ThisHost
 from sparkd.enrol.init import BASE, Init, Wanted, cannot, drop_in, known_address, without_service
 from sparkd.errors import SparkdError
-from tests.bed.coordinator import PATIENCE_S, free_port
+from tests.bed.coordinator import PATIENCE_S
 from tests.bed.node_folder import NodeFolder
+from tests.bed.ports import free_port
 
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 pytestmark = pytest.mark.skipif(

@@ -16,7 +16,7 @@ from sparkd.enrol.conversation import NODE_PYTHON, converse_over_ssh
 from sparkd.enrol.ssh import Login
 from sparkd.enrol.target import SshSettings
 from sparkd.errors import EnrolmentFailed, HostKeyRefused, LoginFailed, NotReached
-from tests.bed.coordinator import free_port
+from tests.bed.ports import free_port
 from tests.bed.sshd import SSHD, Script, Sshd, make_key, sshd
 
 pytestmark = pytest.mark.skipif(

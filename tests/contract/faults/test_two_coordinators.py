@@ -8,7 +8,8 @@ import pytest
 
 from sparkd.client import Client
 from sparkd.errors import SparkdError, Unavailable
-from tests.bed.cluster import Cluster, DaemonProcess, cluster, free_port, until
+from tests.bed.cluster import Cluster, DaemonProcess, cluster, until
+from tests.bed.ports import free_port
 from tests.bed.stand_in import configure
 
 

@@ -16,7 +16,8 @@ from sparkd.engine.plugin import plugin_folder
 from sparkd.records.collective import STAGES, CollectiveReport, CollectiveTest
 from sparkd.records.fabric import FabricTest
 from tests.bed.agent_process import HOLDER, AgentProcess, until
-from tests.bed.coordinator import Coordinator, free_port, sparkd
+from tests.bed.coordinator import Coordinator, sparkd
+from tests.bed.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
