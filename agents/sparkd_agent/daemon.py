@@ -376,7 +376,11 @@ class Agent:
                 self.tell("fenced", f"refused a document: {reason}", None)
 
     async def _answer(self, task: Task) -> None:
-        if (result := await self._result_of(task)) is not None:
+        try:
+            result = await self._result_of(task)
+        except (OSError, LookupError, ValueError, TypeError) as error:  # whoever asked waits for a word
+            result = TaskResult(task.id, ok=False, error=str(error))
+        if result is not None:
             self._news.post(result)
             self.urgent.set()
 

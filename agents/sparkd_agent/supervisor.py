@@ -264,8 +264,10 @@ class RankSupervisor:
         stats = self._target.members(thorough=False)
         for stat in stats:
             title = self._essential(stat.pid)
-            # A fork shows its parent's title until it has become something else, such as a compiler.
-            if title is not None and title != self._essential(stat.ppid):
+            parent = self._essential(stat.ppid)
+            # A fork shows its parent's title until it has become something else, such as a compiler; the
+            # parent's own may have grown meanwhile (`VLLM::Worker` becomes `VLLM::Worker_TP0`).
+            if title is not None and not (parent is not None and parent.startswith(title)):
                 self._essentials.hold(title, stat.ref)
         self._usage = self._meter.measure(stats, now)
         self._shm.note(self.name, [stat.pid for stat in stats])

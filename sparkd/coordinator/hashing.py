@@ -98,7 +98,10 @@ class Hashing:
             return "it does not answer"
         if not result.ok:
             return result.error or "it cannot read it"
-        return str(result.result["digest"]), int(result.result["bytes"])
+        try:
+            return str(result.result["digest"]), int(result.result["bytes"])
+        except (LookupError, ValueError, TypeError) as error:
+            return f"its answer is not understood: {error!r}"
 
 
 def _sizes(member: Member) -> dict[File, int]:

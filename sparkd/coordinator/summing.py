@@ -171,6 +171,8 @@ async def _begin(
     reconciler: Reconciler, group: tuple[_Seen, ...], most_bytes: int, image: str | None
 ) -> int | CollectiveTest:
     """The number of the probe, or why there is none."""
+    port = await _free_port(reconciler, group[0].node)
+    # After the last wait: a launch may have begun meanwhile.
     for one in group:
         why = collectives.busy(reconciler.fleet, one.node.id)
         if why is not None:
@@ -179,7 +181,6 @@ async def _begin(
         ask = _ask(group, image)
     except SparkdError as error:
         return _not_run(group, [_unproven(str(error))])
-    port = await _free_port(reconciler, group[0].node)
     if port is None:
         return _not_run(group, [_unproven("no free port was found for the rendezvous", group[0].node.name)])
     return reconciler.begin_probe(ask, [one.node.id for one in group], port, most_bytes)

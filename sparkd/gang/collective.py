@@ -196,9 +196,18 @@ def look(collective: Collective, nodes: Mapping[str, Node], now: float, limits: 
     why = _over(collective, test, now, limits)
     if why is None:
         return replace(test, reason=waits_for(test))
+    if not test.passed and _is_late(collective, limits):
+        # Whoever is not done had too little time, its own alarm included; an error told by a rank counts.
+        late = "torch was loaded too late for a try"
+        test = replace(test, ranks=tuple(_excused(rank, late) for rank in test.ranks))
     test = replace(test, over=True, reason=why)
     found = [one.verdict for one in judge(Evidence(collective=test))]
     return replace(test, verdicts=tuple(found))
+
+
+def _excused(rank: CollectiveRank, late: str) -> CollectiveRank:
+    tried = rank.error or rank.unable or rank.stage in {"started", "done"}
+    return rank if tried else replace(rank, unable=late)
 
 
 def deadline_of(collective: Collective, limits: Defaults) -> float:
@@ -206,6 +215,12 @@ def deadline_of(collective: Collective, limits: Defaults) -> float:
     if collective.imported_at is None:
         return hard
     return min(hard, collective.imported_at + collective.within_s)
+
+
+def _is_late(collective: Collective, limits: Defaults) -> bool:
+    """Whether torch came so late that the hard end leaves less than the short time: that proves nothing."""
+    at = collective.imported_at
+    return at is not None and at + collective.within_s > collective.began + limits.collective_s
 
 
 def _over(collective: Collective, test: CollectiveTest, now: float, limits: Defaults) -> str | None:

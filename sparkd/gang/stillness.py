@@ -18,7 +18,11 @@ def stood_still(turn: Turn) -> tuple[int, str] | None:
         report, node = turn.report(rank), turn.world.nodes.get(turn.record.nodes[rank])
         if report is None or report.stopped_s is None or node is None or node.heard is None:
             continue
-        since = node.heard - report.stopped_s
+        if not report.stopped:
+            continue
+        # While we stood still ourselves nobody was heard: what was asked before that is asked anew.
+        counted_from = max(turn.world.silence_counts_from, turn.gang.restored_at)
+        since = max(node.heard - report.stopped_s, counted_from)
         age = turn.now.mono - since
         if not node.in_contact or _computed_after(turn, since):
             continue

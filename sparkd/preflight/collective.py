@@ -1,6 +1,7 @@
 """What a launch wants proved by a collective probe, and how it knows that nothing has changed since. Pure."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_interface
 from typing import Any, Final
@@ -63,9 +64,10 @@ def _matters(
 
 def _used(spec: RankSpec, node: NodeFacts) -> list[Interface]:
     """Those that the rank's variables name."""
-    named = " ".join(spec.env.get(name, "") for name in ("GLOO_SOCKET_IFNAME", "NCCL_IB_HCA"))
+    values = " ".join(spec.env.get(name, "") for name in ("GLOO_SOCKET_IFNAME", "NCCL_IB_HCA"))
+    named = set(re.split(r"[ ,:=^]", values))
     interfaces = node.fabric.interfaces if node.fabric is not None else ()
-    return [one for one in interfaces if one.name in named or any(port.device in named for port in one.rdma)]
+    return [one for one in interfaces if named & {one.name, *(port.device for port in one.rdma)}]
 
 
 def _link(one: Interface, host: str) -> list[Any]:

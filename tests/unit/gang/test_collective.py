@@ -209,3 +209,13 @@ def test_bandwidth_is_what_each_link_carries_each_way() -> None:
     assert test.best_mbit == test.bus_mbit(steps[1])
     assert (test.latency_s, summary(test)) == (40e-6, "8 B in 40 us, 64 MiB at 71.6 Gb/s, nccl over rdma")
     assert summary(replace(test, steps=steps[:1])) == "8 B in 40 us, nccl over rdma"
+
+
+def test_torch_that_comes_late_leaves_no_time_and_blames_no_fabric() -> None:
+    began = 100.0
+    late = observe(probe(), nodes("imported", "imported", "imported"), began + DEFAULTS.collective_s - 3)
+    end = began + DEFAULTS.collective_s
+    assert deadline_of(late, DEFAULTS) == end
+    test = look(late, nodes("met", "met", "imported"), end, DEFAULTS)
+    assert test.over
+    assert {one.id for one in test.verdicts} == {"FABRIC_UNPROVEN"}

@@ -24,6 +24,8 @@ def step(
     moved_at: float | None = None,
     head: bool = True,
     stopped: bool = True,
+    counted_from: float = 0.0,
+    names: tuple[str, ...] = (WORDS,),
 ) -> tuple[Gang, tuple[GangCommand, ...]]:
     """One second of a gang of two whose follower has a process that stands still since STOPPED_AT."""
     nodes = {}
@@ -34,12 +36,13 @@ def step(
             probe = ProbeReport(api_up=True, warmed=True, proof_age_s=now - token_at, moved_age_s=moved)
             report = replace(report, probe=probe)
         elif stopped:
-            report = replace(report, stopped=(WORDS,), stopped_s=now - STOPPED_AT)
+            report = replace(report, stopped=names, stopped_s=now - STOPPED_AT)
         state: Any = "alive" if head or spec.rank else "silent"
         nodes[name] = Node(
             name, f"node-{name}", greeted=True, heard=now, state=state, reports={report.name: report}
         )
-    return machine.step(before, Tick(), World(nodes), Instant(now, now))
+    world = World(nodes, silence_counts_from=counted_from)
+    return machine.step(before, Tick(), world, Instant(now, now))
 
 
 def played(
@@ -97,4 +100,22 @@ def test_what_goes_on_in_time_is_not_ended() -> None:
         ready, _ = step(ready, STOPPED_AT + after, token_at=STOPPED_AT - 1)
     for after in range(9, 30):
         ready, _ = step(ready, STOPPED_AT + after, token_at=STOPPED_AT - 1, stopped=False)
+    assert ready.record.phase == "ready"
+
+
+def test_what_was_asked_before_we_stood_still_is_asked_anew() -> None:
+    """The proof may lie in reports that nobody has read yet."""
+    ready = replace(gang("ready"), ready_since=0.0)
+    for after in range(6):
+        ready, _ = step(ready, STOPPED_AT + after, token_at=STOPPED_AT - 1)
+    assert ready.proof_asked is not None
+    back = STOPPED_AT + 30
+    ready, _ = step(replace(ready, tasks=()), back, token_at=STOPPED_AT - 1, counted_from=back)
+    assert ready.record.phase == "ready"
+
+
+def test_a_report_that_names_no_process_is_passed_over() -> None:
+    ready = replace(gang("ready"), ready_since=0.0)
+    for after in range(int(DEFAULTS.stopped_state_s) + 1):
+        ready, _ = step(ready, STOPPED_AT + after, token_at=STOPPED_AT - 1, names=())
     assert ready.record.phase == "ready"

@@ -96,6 +96,9 @@ NO_MATTER: dict[str, Callable[[Case], None]] = {
     "the link's own address in IPv6": lambda case: case.links(
         replace(CARD, addresses=(*CARD.addresses, "fe80::1/64")), LAN
     ),
+    "a link whose name only begins like that of a used one": lambda case: case.links(
+        CARD, LAN, Interface("fab", up=True, mtu=1500)
+    ),
     "a link that is not used": lambda case: case.links(CARD, replace(LAN, mtu=9000)),
 }
 
