@@ -39,11 +39,23 @@ def ends_of(evidence: Evidence) -> Iterator[End]:
 
 
 def asked_to_end(evidence: Evidence) -> Iterator[Line]:
-    """The lines in which a rank that has ended says that it was asked to. It kills its own processes then."""
-    ended = {end.rank for end in evidence.ends}
+    """The lines in which a rank says that it was asked to end, and did. It kills its own processes then.
+
+    Where something had ended before, on any rank, the question is no cause: whoever saw that asked.
+    """
     for line in evidence.lines:
-        if ASKED_TO_END in line.text and line.rank in ended and not is_of_a_user(line.text):
+        if ASKED_TO_END not in line.text or is_of_a_user(line.text):
+            continue
+        ended = any(end.rank == line.rank for end in evidence.ends)
+        if ended and not any(_is_before(end, line) for end in ends_of(evidence)):
             yield line
+
+
+def _is_before(end: End, line: Line) -> bool:
+    """As far as both clocks tell."""
+    if end.at is None or line.at is None:
+        return False
+    return end.at + end.error_s < line.at - line.error_s
 
 
 def told_end(line: Line) -> End | None:

@@ -15,7 +15,7 @@ _STRONG: Final = (
     rf"(?!{_NAMES_A_PLACE})[\w-]{{0,40}}"
 )
 """In a name, whatever is before and after it: `AWS_SECRET_ACCESS_KEY`, `X-Api-Key`, `DB_PASSWORD_2`."""
-_WITH_NUMBERS: Final = r"tokens?(?:_\d+)?\b"
+_WITH_NUMBERS: Final = r"tokens?_?\d*\b"
 """Engines speak of other tokens too: `stop_token_ids`, `tokenizer`, `max_tokens=64`."""
 _NAME: Final = rf"(?:{_STRONG}|{_WITH_NUMBERS})"
 _IS: Final = rf"{_QUOTES}\s*[=:]\s*b?"
@@ -55,7 +55,7 @@ _SECRETS: Final = (
     re.compile(r"(?i)(?P<keep>[?&][\w.-]{0,40}(?:sig|signature|key|secret|auth|token|code)=)[^&\s'\"\\]+"),
     # Values that say by themselves what they are: of the Hub, of OpenAI and its like, of forges, of clouds.
     re.compile(
-        r"(?P<keep>)\b(?:(?:hf_|sk-|gh[opsur]_|github_pat_|glpat-|nvapi-|npm_|dckr_pat_|xox[abprs]-|AIza)[\w-]{8,}|"
+        r"(?P<keep>)\b(?:hf_[A-Za-z0-9]{12,}|(?:sk-|gh[opsur]_|github_pat_|glpat-|nvapi-|npm_|dckr_pat_|xox[abprs]-|AIza)[\w-]{8,}|"
         r"A[KS]IA[A-Z0-9]{12,}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*)"
     ),
     # A key in PEM, line by line.

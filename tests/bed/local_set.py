@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import threading
 import time
 import urllib.request
@@ -24,6 +23,7 @@ from sparkd.profile.merge import resolve
 from sparkd.records.event import Event
 from sparkd.records.status import DeploymentStatus
 from sparkd_agent.procfs import ProcFs
+from tests.bed.ports import free_port
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
@@ -118,9 +118,7 @@ class Bed:
 
     def up(self, name: str, *sets: str, image: str | None = None) -> "Deployment":
         """Ask for the tiny profile under a name, on a port of its own, with hardly any back-off."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        asked = (f"api.port={port}", "restart.backoff_s=0.01", *self.sets, *sets)
+        asked = (f"api.port={free_port()}", "restart.backoff_s=0.01", *self.sets, *sets)
         intent = resolve(load_profile("tiny"), sets=asked, image=image or self.image).intent
         deployment = Deployment(self, name)
         self.client.up(name, intent)

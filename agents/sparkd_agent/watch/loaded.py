@@ -7,39 +7,19 @@ back, and code comes back from its file.
 
 import ctypes
 import os
+import re
+import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 _PT_LOAD, _WRITABLE = 1, 2
 """Of elf.h: `p_type`, and a bit of `p_flags`."""
+_ELF64: Final = b"\x7fELF\x02"
 _DONTNEED: Final = 4
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-
-
-class _Phdr(ctypes.Structure):
-    """Elf64_Phdr."""
-
-    _fields_ = (
-        ("type", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("offset", ctypes.c_uint64),
-        ("vaddr", ctypes.c_uint64),
-        ("paddr", ctypes.c_uint64),
-        ("filesz", ctypes.c_uint64),
-        ("memsz", ctypes.c_uint64),
-        ("align", ctypes.c_uint64),
-    )
-
-
-class _Info(ctypes.Structure):
-    """dl_phdr_info, as far as all C libraries have it."""
-
-    _fields_ = (
-        ("addr", ctypes.c_uint64),
-        ("name", ctypes.c_char_p),
-        ("phdr", ctypes.POINTER(_Phdr)),
-        ("phnum", ctypes.c_uint16),
-    )
+_BEGINNING: Final = re.compile(r"^([0-9a-f]+)-[0-9a-f]+ \S+ 0+ \S+ [1-9]\d* +(/.*)$", re.MULTILINE)
+"""Where the beginning of a file is mapped (proc_pid_maps(5))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,36 +32,50 @@ class Segment:
     writable: bool
 
 
-def loaded() -> dict[str, tuple[Segment, ...]]:
-    """All libraries of this process by the name of their file."""
+def loaded(names: tuple[str, ...], maps: str) -> dict[str, tuple[Segment, ...]]:
+    """Libraries of this process whose names begin so, by their path. `maps`: its /proc/self/maps.
+
+    The segments are those of the file's own table: what the map shows as read-only may have been relocated.
+    The C library's own list (`dl_iterate_phdr`) is no way: it holds a lock that imports in other threads
+    want, while its callback wants the lock of the interpreter, which they hold.
+    """
     found: dict[str, tuple[Segment, ...]] = {}
-
-    def note(info: "ctypes._Pointer[_Info]", _size: int, _data: int | None) -> int:
-        one = info.contents
-        headers = [one.phdr[index] for index in range(one.phnum)]
-        found[(one.name or b"").decode(errors="replace")] = tuple(
-            Segment(
-                one.addr + header.vaddr,
-                one.addr + header.vaddr + header.filesz,
-                one.addr + header.vaddr + header.memsz,
-                bool(header.flags & _WRITABLE),
-            )
-            for header in headers
-            if header.type == _PT_LOAD
-        )
-        return 0
-
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Info), ctypes.c_size_t, ctypes.c_void_p)
-    ctypes.CDLL(None).dl_iterate_phdr(kind(note), None)
+    for line in _BEGINNING.finditer(maps):
+        path = line[2]
+        if path.rpartition("/")[2].startswith(names) and path not in found:
+            found[path] = _segments(Path(path), int(line[1], 16))
     return found
+
+
+def _segments(path: Path, begin: int) -> tuple[Segment, ...]:
+    """None of a file that is gone, or that is no library of 64 bits."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+            if len(head) < 64 or not head.startswith(_ELF64):
+                return ()
+            place, size, count = *struct.unpack_from("<Q", head, 32), *struct.unpack_from("<HH", head, 54)
+            file.seek(place)
+            table = file.read(size * count)
+    except OSError:
+        return ()
+    # Elf64_Phdr: type, flags, offset, vaddr, paddr, filesz, memsz, align.
+    headers = [struct.unpack_from("<IIQQQQQQ", table, index * size) for index in range(count)]
+    parts = [header for header in headers if header[0] == _PT_LOAD]
+    if not parts:
+        return ()
+    base = begin - _down(parts[0][3])
+    return tuple(
+        Segment(base + vaddr, base + vaddr + filesz, base + vaddr + memsz, bool(flags & _WRITABLE))
+        for _, flags, _, vaddr, _, filesz, memsz, _ in parts
+    )
 
 
 def give_back(names: tuple[str, ...]) -> int:
     """What libraries whose names begin so do not need now; gives bytes. No other thread may use them."""
     given = 0
-    for path, segments in loaded().items():
-        wanted = path.rpartition("/")[2].startswith(names)
-        for segment in segments if wanted else ():
+    for segments in loaded(names, Path("/proc/self/maps").read_text()).values():
+        for segment in segments:
             if segment.writable:
                 given += _give_back_zeros(_up(segment.filled), _up(segment.end))
             else:

@@ -12,9 +12,7 @@ def _match(evidence: Evidence) -> Iterator[Found]:
     if test is None or any(rank.stage in {"started", "imported"} for rank in test.ranks):
         return
     failed = [rank for rank in test.ranks if rank.error]
-    behind = min(
-        (rank for rank in test.ranks if rank.stage != "done"), key=lambda one: STAGES.index(one.stage)
-    )
+    behind = min(test.ranks, key=lambda one: STAGES.index(one.stage))
     rank = failed[0] if failed else behind
     alone = len(failed) == 1 or [one.stage for one in test.ranks].count(behind.stage) == 1
     yield Found(
