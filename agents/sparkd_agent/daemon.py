@@ -61,6 +61,7 @@ from sparkd_agent.ledger import Fences, Ledger
 from sparkd_agent.machine import Machine
 from sparkd_agent.nccl_conf import nccl_files
 from sparkd_agent.news import News
+from sparkd_agent.one_at_a_time import OneAtATime
 from sparkd_agent.privileges import Offer, Privileges
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.ranks import Ranks
@@ -115,6 +116,8 @@ class Agent:
         self._news = News(ledger, limits)
         self._followed = Followed(self.ranks_dir, limits)
         self._diary = Diary(ring, clock, limits)
+        self._fabric_looks = OneAtATime[NodeFabric]()
+        self._image_looks = OneAtATime[tuple[str, ...]]()
         self._starter = Starter(config, offer, runtimes, ledger)
         self._heads_tried_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -211,8 +214,8 @@ class Agent:
         if self.config.local:
             return None
         try:
-            async with asyncio.timeout(self._limits.resolve_s):
-                return await asyncio.to_thread(discover, nccl_files=nccl_files(self.config))
+            find = partial(discover, nccl_files=nccl_files(self.config))
+            return await self._fabric_looks.ask(find, self._limits.resolve_s)
         except TimeoutError:
             return NodeFabric()
 
@@ -221,8 +224,7 @@ class Agent:
         if "docker" not in self._facts.runtimes:
             return ()
         try:
-            async with asyncio.timeout(self._limits.resolve_s):
-                return await asyncio.to_thread(_image_names, self.config)
+            return await self._image_looks.ask(partial(_image_names, self.config), self._limits.resolve_s)
         except (TimeoutError, DockerRefused, DockerUnreachable):
             return ()
 
