@@ -31,6 +31,8 @@ from tests.bed.secure import (
     send_securely,
 )
 
+OF_CERTIFICATES = {"CERTIFICATE_REFUSED", "CERTIFICATE_ENDS", "CLOCK_OFF"}
+
 
 @pytest.fixture
 def coordinator(tmp_path: Path) -> Iterator[SecureCoordinator]:
@@ -60,9 +62,10 @@ def say_hello(coordinator: SecureCoordinator, identity: Path, node: str, **more:
 
 
 def verdicts(coordinator: SecureCoordinator, name: str) -> list[dict[str, Any]]:
+    """Of its certificate only: a whole agent also tells what is wrong with the machine under the tests."""
     nodes = coordinator.ask("GET", "/v1/nodes").json
     found: list[dict[str, Any]] = next(node["verdicts"] for node in nodes if node["name"] == name)
-    return found
+    return [one for one in found if one["id"] in OF_CERTIFICATES]
 
 
 def test_an_enrolled_node_comes_in_under_the_name_it_was_enrolled_with(
