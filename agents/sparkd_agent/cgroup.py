@@ -15,7 +15,7 @@ CGROUP_ROOT: Final = "/sys/fs/cgroup"
 _NO_LIMIT: Final = 1 << 60
 """Version 1 has a very large number where nobody has set one."""
 BELOW: Final = "rank"
-"""As in `shim.py`, which must do without this module."""
+"""As in `shim/leader.py`, which must do without this module."""
 
 
 class Cgroup:

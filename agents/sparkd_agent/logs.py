@@ -1,6 +1,6 @@
 """A rank's log as its shim wrote it: read by offset into the whole stream, over rotation.
 
-A stamped line is `MONO WALL STREAM TEXT` (see `shim.py`). Offsets count every byte that was ever written;
+A stamped line is `MONO WALL STREAM TEXT` (see `shim/`). Offsets count every byte that was ever written;
 what rotation has removed is reported as skipped, never as an error.
 """
 

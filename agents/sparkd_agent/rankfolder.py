@@ -1,6 +1,6 @@
 """The folder of one rank: what its shim wrote there, for this agent and for later ones.
 
-The format is the shim's (see `shim.py`) and versioned: this module reads every format up to its own.
+The format is the shim's (see `shim/`) and versioned: this module reads every format up to its own.
 """
 
 import contextlib

@@ -239,7 +239,7 @@ class Deployment:
 
 def _is(process: Process, title: str) -> bool:
     if title == "shim":
-        return "shim.py" in process.title
+        return "/sparkd_agent/shim/" in process.title
     return process.title.startswith(title)
 
 

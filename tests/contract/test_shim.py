@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +15,12 @@ from pathlib import Path
 import pytest
 
 from sparkd.errors import RankNotStarted
+from sparkd.records.defaults import DEFAULTS
+from sparkd_agent.logs import RankLog
 from sparkd_agent.procfs import ProcFs
+from sparkd_agent.rankfolder import RankFolder
+from sparkd_agent.runtime.base import Launch
+from sparkd_agent.runtime.handover import SHIM, shim_spec
 from tests.bed.ranks import by_systemd, rank_bed, rank_spec, until
 
 AGENTS = Path(__file__).parents[2] / "agents"
@@ -256,6 +264,24 @@ def test_it_stays_small(tmp_path: Path) -> None:
             assert status_bytes(quiet.shim, "RssAnon") < 7 * MIB
 
     asyncio.run(test())
+
+
+def test_its_folder_is_all_that_it_needs(tmp_path: Path) -> None:
+    """A container has the folder and nothing else of the agent, below the same path."""
+    program = tmp_path / "lib" / "sparkd_agent" / "shim"
+    shutil.copytree(SHIM, program, ignore=shutil.ignore_patterns("__pycache__"))
+    folder = tmp_path / "ranks" / NAME
+    folder.mkdir(parents=True)
+    launch = Launch((sys.executable, "-c", "print('hello')"), {}, str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(program / "__main__.py"), "0", NAME],
+        input=shim_spec(RankFolder(folder), rank_spec(NAME), launch, DEFAULTS, folder_fd=None),
+        cwd="/", env={}, capture_output=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["name"] == NAME
+    assert done.stderr == b""
+    assert [line.text for line in RankLog(folder / "log").last(9)] == ["hello"]
+    assert json.loads((folder / "exit.json").read_bytes())["code"] == 0
 
 
 @pytest.mark.parametrize("disk", ["64k"], indirect=True)

@@ -59,7 +59,11 @@ RULES = [
         "it is sent to nodes that have nothing of ours: the standard library only",
         ("sparkd.enrol.onnode",),
     ),
-    Rule("sparkd_agent.shim", "it stays beside every model: the standard library only", ()),
+    Rule(
+        "sparkd_agent.shim",
+        "it stays beside every model, and is alone in containers: the standard library only",
+        ("sparkd_agent.shim",),
+    ),
     Rule(
         "sparkd_agent",
         "the agent shares its node's memory with the model",

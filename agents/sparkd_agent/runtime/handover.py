@@ -22,7 +22,8 @@ from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.runtime.base import Launch, RankHandle
 
 KEY_VARIABLE: Final = "VLLM_API_KEY"
-SHIM: Final = Path(__file__).parent.parent / "shim.py"
+SHIM: Final = Path(__file__).parent.parent / "shim"
+"""Its program, a folder: all of the agent that a container gets to see."""
 
 
 def make_folder(ranks: Path, spec: RankSpec) -> RankFolder:
@@ -43,7 +44,7 @@ def make_folder(ranks: Path, spec: RankSpec) -> RankFolder:
 
 
 def shim_words(spec_fd: int, name: str, python: str = sys.executable) -> list[str]:
-    return [python, "-I", "-S", str(SHIM), str(spec_fd), name]
+    return [python, "-I", "-S", str(SHIM / "__main__.py"), str(spec_fd), name]
 
 
 def shim_spec(

@@ -82,7 +82,7 @@ def test_a_fresh_node_gets_all_it_needs_and_nothing_else(bed: Bed) -> None:
     assert found["var/lib/sparkd/agent/tls/node.key"][0] == 0o600
     assert found["etc/sparkd/agent.toml"][0] == 0o600
     assert f"opt/sparkd/{folder}/lib/one.py" in found
-    assert f"opt/sparkd/{folder}/lib/sparkd_agent/shim.py" in found
+    assert f"opt/sparkd/{folder}/lib/sparkd_agent/shim/__main__.py" in found
     assert f"opt/sparkd/{folder}/lib/sparkd/client.py" not in found
     assert bed.node.calls == ["daemon-reload", "enable sparkd-agent.service", "start sparkd-agent.service"]
     config = tomllib.loads((bed.node.root / "etc/sparkd/agent.toml").read_text())
