@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from sparkd.coordinator.planner import member_at, members_now, plan_now
+from sparkd.coordinator.ports import ports_of
 from sparkd.coordinator.reconciler import Reconciler
 from sparkd.errors import CoordinatorStarting, SparkdError
 from sparkd.fleet.machine import with_kept_image
@@ -37,16 +38,6 @@ def _silent(member: Member) -> Verdict:
         remedy="see that it is on and that its agent runs: systemctl status sparkd-agent",
         node=member.name,
     )
-
-
-class _Port(msgspec.Struct):
-    port: int
-    free: bool = False
-    owner: str | None = None
-
-
-class _Ports(msgspec.Struct):
-    ports: list[_Port]
 
 
 class Check:
@@ -124,7 +115,7 @@ class Check:
         if result is None or not result.ok:
             return None
         try:
-            entries = msgspec.convert(result.result, _Ports).ports
+            entries = ports_of(result)
         except msgspec.ValidationError as error:
             odd = odd_answers(error, "what the node says of the API's port is not understood")
             return replace(odd, node=node.name)

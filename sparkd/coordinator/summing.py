@@ -10,6 +10,7 @@ import msgspec
 
 from sparkd.coordinator.fabric import nodes_called
 from sparkd.coordinator.planner import member_at
+from sparkd.coordinator.ports import ports_of
 from sparkd.coordinator.reconciler import Reconciler
 from sparkd.diagnosis.catalogue import judge
 from sparkd.diagnosis.evidence import Evidence
@@ -218,15 +219,6 @@ def _spec(rank: int, one: _Seen, seat: Seat, choice: Choice, image: str | None) 
     )
 
 
-class _Port(msgspec.Struct):
-    port: int
-    free: bool = False
-
-
-class _Ports(msgspec.Struct):
-    ports: list[_Port]
-
-
 async def _free_port(reconciler: Reconciler, node: Node) -> int | None:
     last = DEFAULTS.rendezvous_port_last - (collectives.next_number(reconciler.fleet) * _PORTS) % 100
     wanted = [{"port": last - at, "for": "probe"} for at in range(_PORTS)]
@@ -234,7 +226,7 @@ async def _free_port(reconciler: Reconciler, node: Node) -> int | None:
     if result is None or not result.ok:
         return None
     try:
-        told = msgspec.convert(result.result, _Ports).ports
+        told = ports_of(result)
     except msgspec.ValidationError:
         return None
     return next((one.port for one in told if one.free), None)

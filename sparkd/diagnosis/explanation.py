@@ -159,24 +159,30 @@ def _says_more(id_: str, told: str | None) -> bool:
 
 def with_calls(told: Explanation, found: Sequence[Verdict]) -> Explanation:
     """What nodes found when they called each other after ranks had not come together: it is the cause if it
-    would keep ranks apart, and what the ranks said followed from it.
+    would keep ranks apart, and what the ranks said followed from it. What both tell of a node is told
+    once, as whoever comes first tells it.
     """
+    found = tuple(dict.fromkeys(found))  # a node's calls to several others may fail alike
     cause = next((one for one in found if one.severity is Severity.BLOCK), None)
-    known = {(one.id, one.node) for one in found}
-    verdicts = (*found, *(one for one in told.verdicts if (one.id, one.node) not in known))
     if cause is None:
-        return replace(told, verdicts=(*told.verdicts, *found))
+        return replace(told, verdicts=(*told.verdicts, *_not_among(told.verdicts, found)))
     followed = () if told.cause is None else (Secondary(*_parts(told.cause)),)
+    said = {(one.id, one.node) for one in found}
     rule = catalogue().get(cause.id)
     return replace(
         told,
         cause=Cause(cause.id, cause.rank, cause.node, cause.evidence or cause.title),
-        secondary=(*followed, *told.secondary),
-        verdicts=verdicts,
+        secondary=tuple(one for one in (*followed, *told.secondary) if (one.id, one.node) not in said),
+        verdicts=(*found, *_not_among(found, told.verdicts)),
         lines=(),
         not_known=tuple(_gaps(cause.id)),
         prevents=rule.prevents if rule is not None else (),
     )
+
+
+def _not_among(known: Sequence[Verdict], others: Sequence[Verdict]) -> list[Verdict]:
+    places = {(one.id, one.node) for one in known}
+    return [one for one in others if (one.id, one.node) not in places]
 
 
 def _parts(cause: Cause) -> tuple[str, int | None, str | None, str]:

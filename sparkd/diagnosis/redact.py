@@ -18,18 +18,31 @@ _STRONG: Final = (
 _WITH_NUMBERS: Final = r"tokens?_?\d*\b"
 """Engines speak of other tokens too: `stop_token_ids`, `tokenizer`, `max_tokens=64`."""
 _NAME: Final = rf"(?:{_STRONG}|{_WITH_NUMBERS})"
+_NAME_IS: Final = rf"(?:{_STRONG}|{_WITH_NUMBERS}(?!=\d{{1,9}}\b))="
+"""As an assignment; of tokens there are numbers too."""
 _IS: Final = rf"{_QUOTES}\s*[=:]\s*b?"
 _PAIR: Final = r"\\*['\"]\s*,\s*b?(?=\\*['\"])"
 """Between a name and its value in a list of both, as headers are."""
 _FLAG: Final = rf"(?<![\w-])--?[\w-]*(?:{_STRONG}|token\b)"
 
-_BARE: Final = r"[^\s'\",}\])]+"
+_BARE: Final = r"(?:\\ |[^\s'\",}\])])+"
+"""A shell's blank may be in it, behind a backslash."""
 _QUOTED: Final = r"(?:(?P<q{0}>['\"])(?:\\.|(?!(?P=q{0}))[^\\])*|(?P<e{0}>\\+['\"])(?:(?!(?P=e{0})).)*)"
 """Up to its closing quote, or to the end."""
+_REST: Final = r"(?:(?!(?P=q)).)+"
+"""Up to the quote that the word began with."""
 _WORD: Final = rf"(?:\\*['\"](?!-)[^'\"]*['\"]?|(?!-){_BARE})"
+_LOGIN: Final = r"(?<![\w-])(?:-[uU]|--(?:(?:proxy|http|ftp)-)?user(?:name)?)"
+"""`curl -u ann:secret`."""
+_USER: Final = r"(?!\d+:\d+\b)[^\s:/'\"\\=,]{1,64}:(?!//|\[hidden)"
+"""But of `docker run --user 1000:1000` both are numbers."""
 _NOTHING: Final = r"(?!(?:None|null|true|false)\b|\[hidden\]|expected (?:at least )?one argument)"
 
 _SECRETS: Final = (
+    # All of a word in quotes that is a name and its value, or says who logs in: `-e 'HF_TOKEN=two words'`.
+    re.compile(rf"(?i)(?P<keep>(?P<q>\\*['\"])[\w.=-]{{0,60}}?{_NAME_IS}){_NOTHING}{_REST}"),
+    re.compile(rf"(?P<keep>(?P<q>\\*['\"]){_LOGIN}=?{_USER}){_REST}"),
+    re.compile(rf"(?P<keep>{_LOGIN}(?:{_QUOTES}[\s,=]\s*|)(?P<q>\\*['\"]){_USER}){_REST}"),
     # A flag in a command line that was written as a list, and all its values; then in one of words; then
     # with its value in the same word.
     re.compile(
@@ -49,8 +62,10 @@ _SECRETS: Final = (
     ),
     re.compile(rf"(?i)(?P<keep>{_STRONG}{_IS}){_NOTHING}(?![\[{{(]){_BARE}"),
     re.compile(rf"(?i)(?P<keep>{_WITH_NUMBERS}{_IS}){_NOTHING}(?![\[{{(]|\d{{1,9}}\b){_BARE}"),
-    # Of a URL: who calls, and what signs it.
-    re.compile(r"(?P<keep>://[^\s/:@'\"]*:)[^\s/'\"]+(?=@)"),
+    # Who logs in, and with what.
+    re.compile(rf"(?P<keep>{_LOGIN}(?:\s+|=|){_USER})(?:{_QUOTED.format(1)}|{_BARE})"),
+    # Of a URL: who calls, and what signs it. Behind a host there is a colon too, before its port.
+    re.compile(r"(?P<keep>://[^\s/:\['\"]*:)(?!\d{1,5}/|\[hidden)(?:[^\s/'\"]+|[^\s'\"@]{1,200})(?=@)"),
     re.compile(r"(?i)(?P<keep>\bhttps?://)[^\s/:@'\"]+(?=@)"),
     re.compile(r"(?i)(?P<keep>[?&][\w.-]{0,40}(?:sig|signature|key|secret|auth|token|code)=)[^&\s'\"\\]+"),
     # Values that say by themselves what they are: of the Hub, of OpenAI and its like, of forges, of clouds.
@@ -71,6 +86,13 @@ _SAID: Final = frozenset({"messages", "prompt", "prompts", "content"})
 _STRONG_KEY: Final = re.compile(rf"(?i){_STRONG}|^(?:authorization|(?:set-)?cookie)$")
 _TOKEN_KEY: Final = re.compile(r"(?i)token(?!i[sz])")
 _BARE_NAME: Final = re.compile(r"[\w.-]{1,64}")
+_OWN_WORDS: Final = (
+    re.compile(rf"(?i)([\w.=-]{{0,60}}?{_NAME_IS}){_NOTHING}.+"),
+    re.compile(rf"({_LOGIN}=?{_USER}).+"),
+)
+"""Words of a command line that have their secret in them, blanks and all."""
+_LOGIN_FLAG: Final = re.compile(_LOGIN)
+_LOGIN_VALUE: Final = re.compile(rf"({_USER}).+")
 _WHOLE_FLAG: Final = re.compile(rf"(?i){_FLAG}")
 
 
@@ -96,13 +118,23 @@ def _list(words: list[Any]) -> list[Any]:
     is_pair = len(words) == 2 and isinstance(words[0], str) and _BARE_NAME.fullmatch(words[0]) is not None
     if is_pair and _names_a_secret(words[0], words[1]):
         return [words[0], _HIDDEN]
-    found = []
+    found: list[Any] = []
     follows = False
-    for word in words:
+    for before, word in zip(("", *words), words, strict=False):
+        if isinstance(word, str) and (told := _own_word(str(before), word)) is not None:
+            found.append(told)
+            continue
         if not isinstance(word, str) or word.startswith("-"):
             follows = isinstance(word, str) and _WHOLE_FLAG.fullmatch(word) is not None
         found.append(_HIDDEN if follows and not str(word).startswith("-") else redacted(word))
     return found
+
+
+def _own_word(before: str, word: str) -> str | None:
+    """A word with a secret of its own; None for any other."""
+    shapes = [*_OWN_WORDS, _LOGIN_VALUE] if _LOGIN_FLAG.fullmatch(before) else _OWN_WORDS
+    match = next((match for shape in shapes if (match := shape.fullmatch(word))), None)
+    return None if match is None else match[1] + _HIDDEN
 
 
 def _of_key(key: str, value: Any) -> Any:

@@ -127,21 +127,62 @@ _BOUNDS: Final = {
 }
 
 
-_OF_A_GROUP: Final = re.compile(r"(?i)^(systemd|cgroups?|docker|mem(ory)?[-_.]?(max|high|limit|swap.*))$")
+_LIMIT: Final = re.compile(r"(?i)cgroups?([-_.]parent)?|mem(ory)?[-_.]?(max|high|limit|swap.*|reservation)")
 _BLIND: Final = (
     "a control group's limit does not see what a GPU takes of unified memory, and ends nothing in time "
     "(CGROUP_BLIND); `memory.floors_gib` is what the node's agent watches"
 )
+_IMAGE: Final = "a profile names no image: ask for one with `sparkd up --image NAME`"
+_FOREIGN: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    (_LIMIT, _BLIND),
+    (
+        re.compile(r"(?i)docker(file)?|containers?([-_]name)?|podman|(docker[-_])?compose|image|build"),
+        f"{_IMAGE}; how its containers are run is sparkd's, and the same for all (docs/containers.md)",
+    ),
+    (
+        re.compile(r"(?i)volumes?|mounts?|devices?|gpus|ipc|shm[-_]size|ulimits?|privileged|cap[-_]add"),
+        f"a container is given what ranks need without being asked (docs/containers.md); {_IMAGE}",
+    ),
+    (
+        re.compile(r"(?i)systemd|unit|service"),
+        "sparkd writes the units of its ranks itself, the same for all profiles (docs/units.md)",
+    ),
+    (
+        re.compile(r"(?i)services|replicas|k8s|kubernetes|pods?|slurm|sbatch|ray|mpi(run)?|torchrun"),
+        "sparkd starts one rank on each node itself, and chooses the nodes; `layout` says how many",
+    ),
+    (
+        re.compile(r"(?i)command|cmd|entrypoint|args|vllm[-_]args|flags"),
+        "there is no command line here: vLLM's arguments are `engine.args`",
+    ),
+    (
+        re.compile(r"(?i)environment|env[-_]file|envs?"),
+        "variables of ranks are `env`, at the top of a profile",
+    ),
+    (
+        re.compile(r"(?i)ports|expose|network([-_]mode)?|networks"),
+        "ranks use their node's network; where clients reach the model is `api.port` and `api.host`",
+    ),
+)
+"""Keys of other tools, whole, and what there is instead. The first that fits is told."""
+
+
+def _instead(key: str, value: Any) -> str:
+    """What there is in place of another tool's key; and of a limit on memory below it."""
+    texts = [text for keys, text in _FOREIGN if keys.fullmatch(key)][:1]
+    if texts and isinstance(value, dict) and any(_LIMIT.fullmatch(str(inner)) for inner in value):
+        texts.append(_BLIND)
+    return "; ".join(dict.fromkeys(texts))
 
 
 def _problem(details: Any) -> Problem:
     path: Path = tuple(key for key in details["loc"] if key != "[key]")
     kind = details["type"]
-    if kind == "extra_forbidden" and _OF_A_GROUP.search(str(path[-1])):
-        return Problem(path, f"not offered: {_BLIND}")
     if kind == "extra_forbidden":
         valid = _fields(_at(path[:-1]))
         near = difflib.get_close_matches(str(path[-1]), valid, n=1)
+        if instead := _instead(str(path[-1]), details["input"]):
+            return Problem(path, f"no key of a profile: {instead}")
         hint = f"did you mean {near[0]}?" if near else f"valid here: {', '.join(valid)}"
         return Problem(path, f"unknown key; {hint}")
     if kind == "missing":

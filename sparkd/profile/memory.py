@@ -5,7 +5,8 @@ allows itself, `gpu-memory-utilization` of the whole pool: weights, runtime and 
 into that, or it gives up after having loaded for half an hour.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from sparkd.engine.flags import whole_number
@@ -22,9 +23,29 @@ _BYTES: Final = "kv-cache-memory-bytes"
 _FEWER: Final = (
     f"give {_BYTES} fewer bytes, or leave it out: vLLM does not check it against the memory there is"
 )
+_GIVEN: Final = f"KV cache, as {_BYTES} says"
 _WASTEFUL: Final = 1.5
 """KV pages billed over their content from which it is worth a word: layers of two kinds cost up to 1.15,
 an fp8 target beside a bf16 drafter 3.4."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shortage:
+    id: str
+    title: str
+    remedy: str
+
+
+_TOO_SMALL: Final = _Shortage(
+    "MEMORY_FIT",
+    "a rank needs more memory than the node has",
+    "choose a layout with more nodes, or a smaller model or context",
+)
+_TAKEN: Final = _Shortage(
+    "MEMORY_AVAILABLE",
+    "a rank needs more memory than is available on the node now",
+    "end what else runs there, or reboot the node if nothing does",
+)
 
 
 def memory_lines(profile: Profile) -> tuple[MemoryLine, ...]:
@@ -33,7 +54,7 @@ def memory_lines(profile: Profile) -> tuple[MemoryLine, ...]:
     lines = [MemoryLine("weights", round(memory.weights_gib * GIB))]
     kv = kv_need(profile)
     if (given := _given_bytes(profile)) is not None:
-        lines.append(MemoryLine(f"KV cache, as {_BYTES} says", given))
+        lines.append(MemoryLine(_GIVEN, given))
     elif kv is not None:
         lines.append(MemoryLine(_kv_label(kv, memory.kv.requests), kv.bytes * memory.kv.requests))
     lines += [
@@ -76,43 +97,51 @@ def memory_verdicts(
     profile: Profile, members: Sequence[NodeFacts], available: Mapping[str, int]
 ) -> list[Verdict]:
     """`available` is the measured MemAvailable by node id, of nodes on which nothing of this runs."""
-    lines = memory_lines(profile)
-    need = need_bytes(lines)
-    given = _given_bytes(profile) is not None
-    arithmetic = f"{' + '.join(f'{line.bytes / GIB:.1f} {line.label}' for line in lines)} = {_gib(need)}"
-    found = []
+    found: list[Verdict] = []
     for node in members:
-        if 0 < node.memory_total < need:
-            found.append(
-                Verdict(
-                    id="KV_BYTES_NO_CHECK" if given else "MEMORY_FIT",
-                    severity=Severity.BLOCK,
-                    title="a rank needs more memory than the node has",
-                    evidence=f"{arithmetic}, and {node.name} has {_gib(node.memory_total)}",
-                    remedy=_FEWER
-                    if given
-                    else "choose a layout with more nodes, or a smaller model or context",
-                    node=node.id,
-                )
-            )
-        elif node.id in available and available[node.id] < need and not node.local:
-            found.append(
-                Verdict(
-                    id="KV_BYTES_NO_CHECK" if given else "MEMORY_AVAILABLE",
-                    severity=Severity.BLOCK,
-                    title="a rank needs more memory than is available on the node now",
-                    evidence=f"{arithmetic}, and {node.name} has {_gib(available[node.id])} available",
-                    remedy=_FEWER
-                    if given
-                    else "end what else runs there, or reboot the node if nothing does",
-                    node=node.id,
-                )
-            )
+        if 0 < node.memory_total < need_bytes(memory_lines(profile)):
+            found += _lacks(profile, node, f"has {_gib(node.memory_total)}", node.memory_total, _TOO_SMALL)
+        elif node.id in available and not node.local:
+            has = available[node.id]
+            found += _lacks(profile, node, f"has {_gib(has)} available", has, _TAKEN)
     found += _share_verdicts(profile, members)
     kv = kv_need(profile)
     if kv is not None and kv.bytes > _WASTEFUL * kv.content_bytes:
         found.append(_pages_verdict(kv))
     return found
+
+
+def _lacks(profile: Profile, node: NodeFacts, says: str, has: int, shortage: _Shortage) -> Iterator[Verdict]:
+    """Why a rank does not fit into `has` bytes. Fewer bytes of KV are a remedy only where all else fits."""
+    lines = memory_lines(profile)
+    given = _given_bytes(profile)
+    rest = need_bytes(lines) - (given or 0)
+    if (need_bytes(lines) if given is None else rest) > has:
+        counted = lines if given is None else [line for line in lines if line.label != _GIVEN]
+        without = "" if given is None else ", before any KV cache"
+        yield Verdict(
+            id=shortage.id,
+            severity=Severity.BLOCK,
+            title=shortage.title,
+            evidence=f"{_sum(counted)}{without}, and {node.name} {says}",
+            remedy=shortage.remedy,
+            node=node.id,
+        )
+    if given is not None and rest + given > has:
+        yield Verdict(
+            id="KV_BYTES_NO_CHECK",
+            severity=Severity.BLOCK,
+            title=shortage.title,
+            evidence=f"{_sum(lines)}, and {node.name} {says}",
+            remedy=_FEWER if rest <= has else f"once the rest fits, {_FEWER}",
+            node=node.id,
+        )
+
+
+def _sum(lines: Sequence[MemoryLine]) -> str:
+    return (
+        f"{' + '.join(f'{line.bytes / GIB:.1f} {line.label}' for line in lines)} = {_gib(need_bytes(lines))}"
+    )
 
 
 def _share_verdicts(profile: Profile, members: Sequence[NodeFacts]) -> list[Verdict]:

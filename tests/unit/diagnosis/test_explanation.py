@@ -190,3 +190,16 @@ def test_what_nodes_find_when_they_call_each_other_explains_ranks_that_did_not_c
     noted = with_calls(told, (replace(wall, severity=Severity.WARN),))
     assert noted.cause == told.cause, "a warning keeps nobody apart"
     assert with_calls(told, ()) == told
+
+
+def test_what_ranks_and_calls_both_tell_is_told_once() -> None:
+    wall = Verdict("FIREWALL", Severity.BLOCK, "a firewall", evidence="spark-2 to spark-1", node="spark-1")
+    small = Verdict("MTU_MISMATCH", Severity.WARN, "small packets only", node="spark-1")
+    fall = Fall(1, 0, "spark-1", "it timed out", wall=100.0, code=1, cause="FIREWALL")
+    told = of_fall(explain(Evidence(), fall), fall, (replace(wall, rank=0), small))
+    after = with_calls(told, (wall, wall, small))
+    assert after.verdicts == (wall, small)
+    assert after.secondary == (), "a cause does not follow from itself"
+    noted = with_calls(told, (small, small))
+    assert [one.id for one in noted.verdicts] == ["FIREWALL", "MTU_MISMATCH"]
+    assert with_calls(after, (wall, small)) == after, "once more changes nothing"

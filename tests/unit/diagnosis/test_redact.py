@@ -1,7 +1,9 @@
 """What goes to strangers tells neither secrets nor what users said."""
 
 import json
+import shlex
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -39,6 +41,13 @@ from sparkd.diagnosis.redact import redacted, redacted_text
         "password=1234567",
         "environ({'WANDB_API_KEY': 'two words abc123XYZ', 'PATH': '/bin'})",
         "api_key: [first, abc123XYZ]",
+        "docker run -e HF_TOKEN='two words abc123XYZ' vllm",
+        "docker run -e HF_TOKEN=two\\ abc123XYZ vllm",
+        # Who logs in.
+        "curl -fsS -u ann:abc123XYZ https://h.example/f",
+        "curl -U ann:abc123XYZ --url h.example",
+        "curl --proxy-user=ann:abc123XYZ h.example",
+        "curl -u ann:1234567 h.example",
         # Headers.
         "X-Api-Key: abc123XYZ",
         "x-auth-token: abc123XYZ",
@@ -55,6 +64,10 @@ from sparkd.diagnosis.redact import redacted, redacted_text
         "redis://:abc123XYZ@10.0.0.1:6379/0",
         "https://ann:p@ss:abc123XYZ@registry.example/v2/",
         "https://abc123XYZ@github.example/org/repo.git",
+        "https://ann:a/b/abc123XYZ@registry.example/v2/",
+        "https://ann@corp.example:abc123XYZ@registry.example/v2/",
+        "http_proxy=http://ann:abc123XYZ@proxy.example:3128",
+        "git clone git+ssh://ann:abc123XYZ@h.example/x.git",
         "GET /v1/models?api_key=abc123XYZ&limit=3",
         "https://h.example/f?X-Amz-Signature=abc123XYZ&X-Amz-Expires=60",
         "https://h.example/f?sv=1&sig=abc123XYZ",
@@ -109,6 +122,11 @@ def test_it_is_hidden(line: str) -> None:
         "argv ['vllm', 'serve', '--tokenizer', '/models/big', '--max-num-batched-tokens', '8192']",
         "http://10.0.0.1:8100/v1",
         "ssh://ann@spark-3:22",
+        "docker run --user 1000:1000 -u 0:0 vllm",
+        "python3 -u -m vllm.entrypoints.cli.main serve /m",
+        "registry http://h.example:5000/vllm@sha256:0123abcd",
+        "GET http://[fe80::1]:8000/v1/models?of=a@b",
+        "docker run -e 'NCCL_DEBUG=INFO' -e 'max_tokens=64' vllm",
         "GET /v1/models?limit=3&after=x",
         "max_tokens=64, eos_token_id=2, num_tokens: 12",
         "vllm: error: argument --api-key: expected at least one argument",
@@ -122,6 +140,50 @@ def test_it_is_hidden(line: str) -> None:
 )
 def test_what_explains_a_fall_stays(line: str) -> None:
     assert redacted_text(line) == line
+
+
+NAMES = ("HF_TOKEN", "DB_PASSWORD_2", "AWS_SECRET_ACCESS_KEY", "x-api-key")
+LOGINS = ("-u", "-U", "--user", "--proxy-user")
+VALUES = ("abc123XYZ", "two abc123XYZ", "it is, abc123XYZ", "a=b abc123XYZ")
+
+
+def command_lines() -> Iterator[list[str]]:
+    """Every way that a secret is a word, or in a word, of a command line."""
+    for value in VALUES:
+        for name in NAMES:
+            yield ["docker", "run", "-e", f"{name}={value}", "vllm", "--stays"]
+            yield ["docker", "run", f"--env={name}={value}", "vllm", "--stays"]
+            yield ["docker", "run", f"-e{name}={value}", "vllm", "--stays"]
+        for flag in LOGINS:
+            yield ["curl", flag, f"ann:{value}", "h.example", "--stays"]
+            glued = f"{flag}=ann:{value}" if flag.startswith("--") else f"{flag}ann:{value}"
+            yield ["curl", glued, "h.example", "--stays"]
+
+
+def in_double_quotes(words: list[str]) -> str:
+    return " ".join(f'"{word}"' if " " in word else word for word in words)
+
+
+WRITERS: dict[str, Callable[[list[str]], str]] = {
+    "shell": shlex.join,
+    "double quotes": in_double_quotes,
+    "repr": repr,
+    "JSON": json.dumps,
+    "JSON in JSON": lambda words: json.dumps({"argv": json.dumps(words)}),
+}
+
+
+@pytest.mark.parametrize("words", list(command_lines()), ids=" ".join)
+def test_a_secret_with_blanks_is_hidden_however_its_command_line_is_written(words: list[str]) -> None:
+    listed = redacted(words)
+    assert "abc123XYZ" not in json.dumps(listed)
+    assert listed[0] == words[0]
+    assert listed[-1] == "--stays"
+    for how, write in WRITERS.items():
+        told = redacted_text(write(words))
+        assert "abc123XYZ" not in told, (how, told)
+        assert "--stays" in told, (how, told)
+        assert redacted_text(told) == told, "once more changes nothing"
 
 
 def test_a_flag_of_several_values_ends_at_the_next_flag() -> None:
@@ -174,6 +236,10 @@ def test_shapes_of_json_that_keep_a_secret_from_its_name() -> None:
         "api_key: [" * 6_000,
         "a-" * 30_000,
         "token='" * 9_000,
+        "-u a:" * 12_000,
+        "-u 'a:" * 10_000,
+        "://a:" * 12_000,
+        "'token=" * 9_000,
     ],
     ids=lambda line: line[:10],
 )

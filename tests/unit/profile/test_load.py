@@ -249,3 +249,32 @@ def test_a_limit_that_would_not_protect_is_not_offered(line: str) -> None:
         parse_source(text, "p.yaml")
     blind = "does not see what a GPU takes" in str(caught.value)
     assert blind == ("{max:" not in line), caught.value
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("docker: {}", "sparkd up --image"),
+        ("docker: {image: vllm}", "sparkd up --image"),
+        ("container: vllm", "sparkd up --image"),
+        ("engine: {image: vllm}", "sparkd up --image"),
+        ("volumes: [/a]", "sparkd up --image"),
+        ("systemd: {Nice: 5}", "docs/units.md"),
+        ("slurm: {}", "chooses the nodes"),
+        ("command: vllm serve x", "`engine.args`"),
+        ("engine: {vllm_args: {}}", "`engine.args`"),
+        ("environment: {A: 1}", "`env`"),
+        ("network_mode: host", "`api.port`"),
+    ],
+)
+def test_the_answer_to_another_tools_key_fits_that_key(line: str, told: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        parse_source(f"schema: sparkd/v1\nname: p\nmodel: {{path: x}}\n{line}\n", "p.yaml")
+    assert told in str(caught.value)
+    assert "control group" not in str(caught.value), "nobody asked for a limit"
+
+
+@pytest.mark.parametrize("line", ["docker: {mem_limit: 9g}", "systemd: {MemoryMax: 9G}"])
+def test_a_limit_below_another_tools_key_is_told_of_too(line: str) -> None:
+    with pytest.raises(ProfileError, match=r"docs/(containers|units)\.md.*control group"):
+        parse_source(f"schema: sparkd/v1\nname: p\nmodel: {{path: x}}\n{line}\n", "p.yaml")

@@ -143,6 +143,30 @@ def test_a_node_that_is_too_small_is_refused_with_the_arithmetic() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("total_gib", "available_gib", "expected"),
+    [
+        (121.7, None, []),
+        (110, None, ["KV_BYTES_NO_CHECK"]),
+        (96, None, ["MEMORY_FIT", "KV_BYTES_NO_CHECK"]),
+        (121.7, 110, ["KV_BYTES_NO_CHECK"]),
+        (121.7, 96, ["MEMORY_AVAILABLE", "KV_BYTES_NO_CHECK"]),
+    ],
+)
+def test_fewer_bytes_of_kv_are_no_remedy_where_the_rest_does_not_fit(
+    total_gib: float, available_gib: float | None, expected: list[str]
+) -> None:
+    profile = profile_of("engine.args.kv-cache-memory-bytes=10737418240")
+    measured = {} if available_gib is None else {"spark-1": round(available_gib * GIB)}
+    found = memory_verdicts(profile, [node(total_gib)], measured)
+    assert [verdict.id for verdict in found if verdict.id != "KV_PAGES"] == expected
+    if len(expected) == 2:
+        rest, kv = found[:2]
+        assert "= 104.0 GiB, before any KV cache, and spark-1 has 96.0 GiB" in rest.evidence
+        assert "KV" not in rest.remedy
+        assert kv.remedy.startswith("once the rest fits, give kv-cache-memory-bytes fewer bytes")
+
+
 def test_memory_that_something_else_holds_is_refused() -> None:
     assert ids(profile_of(), node(121.7), available_gib=118) == []
     assert ids(profile_of(), node(121.7), available_gib=100) == [("MEMORY_AVAILABLE", Severity.BLOCK)]
