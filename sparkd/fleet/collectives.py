@@ -30,6 +30,9 @@ def busy(fleet: Fleet, node_id: str) -> str | None:
     for name, gang in sorted(fleet.gangs.items()):
         if node_id in gang.record.nodes and gang.record.phase not in ENDED and gang.record.phase != "pending":
             return f"{name} is {gang.record.phase} there"
+    stuck = collective.stuck_on(node)
+    if stuck is not None:
+        return f"runs {collective.stuck_words(stuck)}"
     probes = {report.name for report in node.existing(PROBE_NAME)}
     ranks = [report.name for report in node.existing() if report.name not in probes]
     if ranks:

@@ -22,6 +22,7 @@ from sparkd.fleet.members import node_called
 from sparkd.fleet.nodes import Node, contact, greet, hear
 from sparkd.fleet.state import Commands, ErrandDone, Fleet, FleetCommand, NodeSaid, Superseded, Told
 from sparkd.gang import machine as gang_machine
+from sparkd.gang.collective import stuck_on, stuck_words
 from sparkd.gang.state import (
     Down,
     EndpointPulsed,
@@ -359,6 +360,9 @@ def world_of(fleet: Fleet, name: str) -> World:
         for other_name in fleet.gangs:
             if other_name != name and node.existing(other_name):
                 occupied[node.id] = other_name
+        stuck = stuck_on(node)
+        if stuck is not None and node.in_contact:
+            occupied[node.id] = stuck_words(stuck)
     ports = frozenset(other.record.api_port for other in others)
     proven = frozenset(gang.record.probed for gang in fleet.gangs.values() if gang.record.proven)
     return World(

@@ -26,9 +26,9 @@ def place(
 ) -> Placement:
     """Take the nodes named, in that order, else the first free undrained nodes by name.
 
-    `occupied` maps a node id to the other deployment that is on it. `keep` are the ids of the last
-    generation: each stays in its place if it can, and a spare takes the place of the node it replaces, so
-    that rank 0 and the endpoint move only when rank 0's node is lost.
+    `occupied` maps a node id to what is on it: another deployment, or a probe that does not end. `keep` are
+    the ids of the last generation: each stays in its place if it can, and a spare takes the place of the
+    node it replaces, so that rank 0 and the endpoint move only when rank 0's node is lost.
     """
     problem = _hopeless(ranks, names, nodes)
     if problem:

@@ -1,6 +1,7 @@
 """The way up: launching, loading, warming. Rules of the gang machine."""
 
 from sparkd.gang import falls, silence
+from sparkd.gang.collective import stuck_on, stuck_words
 from sparkd.gang.silence import in_contact, lost_reason
 from sparkd.gang.turn import Turn
 from sparkd.records.report import RankReport
@@ -11,7 +12,7 @@ _STAGE: dict[str, int] = {"launching": 0, "rendezvous": 1, "loading": 2, "warmin
 
 def booting(turn: Turn) -> None:
     """Follow the ranks up; a fall, a wrong canary or a phase without progress ends the attempt."""
-    if falls.fell(turn):
+    if falls.fell(turn) or _stands_behind_a_probe(turn):
         return
     served = turn.gang.ready_since is not None
     lost = silence.lost_while_serving(turn) if served else silence.lost_while_booting(turn)
@@ -36,6 +37,17 @@ def booting(turn: Turn) -> None:
             _become_ready(turn)
             return
     _judge_deadline(turn, reports)
+
+
+def _stands_behind_a_probe(turn: Turn) -> bool:
+    """A node starts no rank before the probe's is gone, and this one does not go."""
+    for rank, node_id in enumerate(turn.record.nodes):
+        node = turn.world.nodes.get(node_id)
+        stuck = stuck_on(node) if node is not None and node.in_contact else None
+        if stuck is not None and turn.report(rank) is None:
+            falls.begin_fall(turn, rank, f"its node runs {stuck_words(stuck)}", cause="UNKILLABLE")
+            return True
+    return False
 
 
 def _phase_of(reports: list[RankReport | None]) -> Phase:

@@ -111,6 +111,17 @@ def wanted_of(collective: Collective) -> Mapping[str, RankSpec]:
     return dict(zip(collective.nodes, collective.specs, strict=True))
 
 
+def stuck_on(node: Node) -> RankReport | None:
+    """A rank of a probe, whoever asked for it, that SIGKILL does not end: nothing starts beside it."""
+    return next((report for report in node.existing(PROBE_NAME) if report.state == "unkillable"), None)
+
+
+def stuck_words(report: RankReport) -> str:
+    """`sparkd-probe--g7-r1, which SIGKILL does not end (pid 812 (python3) state D): reboot it`, the node."""
+    remains = ", ".join(report.remains) or "still there"
+    return f"{report.name}, which SIGKILL does not end ({remains}): reboot it"
+
+
 def observe(collective: Collective, nodes: Mapping[str, Node], now: float) -> Collective:
     """Note the moment from which the short time counts: until then somebody still loads torch."""
     if collective.imported_at is not None:

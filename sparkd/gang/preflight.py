@@ -10,7 +10,8 @@ from sparkd.errors import SparkdError
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.placement import place
 from sparkd.gang import trial
-from sparkd.gang.ending import begin_recovering
+from sparkd.gang.collective import stuck_on, stuck_words
+from sparkd.gang.ending import begin_recovering, begin_stopping
 from sparkd.gang.state import Answers, PendingTask
 from sparkd.gang.turn import Turn
 from sparkd.records.report import TaskResult
@@ -70,6 +71,10 @@ def preflight(turn: Turn) -> None:
     back = _with_old_rank(turn)
     if back is not None:
         turn.enter("pending", f"node {back.name} came back with an old rank during the preflight")
+        return
+    stuck = next(((node, left) for node in nodes if (left := stuck_on(node)) is not None), None)
+    if stuck is not None:
+        turn.enter("pending", f"node {stuck[0].name} runs {stuck_words(stuck[1])}")
         return
     if turn.gang.collective is not None:
         if trial.is_over(turn):
@@ -292,14 +297,18 @@ def _in_words(blocks: list[Verdict]) -> str:
 
 
 def _fail(turn: Turn, reason: str, *verdicts: Verdict) -> None:
-    """Nothing runs yet: straight to `failed` when a person waits for it.
+    """Nothing runs yet, or a probe at most: to `failed` when a person waits for it.
 
     After a fall nobody does, and what blocks may pass by itself: a port that still trains after the reboot, a
     switch that starts, a model root that is not mounted yet. So it is looked at again, less and less often.
     """
     since = turn.gang.blocked_since if turn.gang.blocked_since is not None else turn.now.mono
     if turn.record.fall is None or turn.now.mono - since >= turn.limits.boot_max_s:
-        turn.enter("failed", reason, verdicts=verdicts)
+        if turn.gang.probe_left:
+            begin_stopping(turn, reason, ending="failed")
+            turn.write(verdicts=verdicts)
+        else:
+            turn.enter("failed", reason, verdicts=verdicts)
         return
     longest_s = turn.policy.backoff_max_s
     delay_s = min(max(turn.policy.backoff_s, (turn.now.mono - since) / 2), longest_s)

@@ -1,6 +1,7 @@
 """Until nothing is left: proof of every node, back-off, stopping. Rules of the gang machine."""
 
 from sparkd.gang import stacks
+from sparkd.gang.collective import stuck_on
 from sparkd.gang.ending import begin_stopping
 from sparkd.gang.falls import refine
 from sparkd.gang.memory import memory_is_back
@@ -37,14 +38,33 @@ def _wait_for_proof(turn: Turn, open_: tuple[str, ...], then: str) -> None:
 
 
 def _unkillable(turn: Turn) -> dict[str, RankReport]:
-    """By node id."""
-    return {
-        node.id: report
-        for node in turn.world.nodes.values()
-        if node.in_contact
-        for report in node.existing(turn.record.name)
-        if report.state == "unkillable"
-    }
+    """By node id: of the gang's ranks, wherever they are; and of the probe's, on the nodes of the gang."""
+    found = {}
+    for node in turn.world.nodes.values():
+        left = [one for one in node.existing(turn.record.name) if one.state == "unkillable"]
+        if node.id in turn.record.nodes and (probe := stuck_on(node)) is not None:
+            left.append(probe)
+        if node.in_contact and left:
+            found[node.id] = left[0]
+    return found
+
+
+def _name_unkillable(turn: Turn) -> str:
+    """Add the verdict, if it is due and not there yet; gives what it adds to the reason."""
+    stuck = _unkillable(turn)
+    if not stuck or any(verdict.id == "UNKILLABLE" for verdict in turn.record.verdicts):
+        return ""
+    what = "; ".join(f"{r.name}: {', '.join(r.remains) or 'still there'}" for r in stuck.values())
+    verdict = Verdict(
+        "UNKILLABLE",
+        Severity.BLOCK,
+        "a process does not end on SIGKILL",
+        evidence=what,
+        cause="it is stuck in the kernel, most often in the GPU driver",
+        remedy="reboot that node",
+    )
+    turn.write(verdicts=(*turn.record.verdicts, verdict))
+    return f"reboot needed: {what}"
 
 
 def recovering(turn: Turn) -> None:
@@ -53,19 +73,8 @@ def recovering(turn: Turn) -> None:
     refine(turn)
     if turn.phase != "recovering":
         return
-    stuck = _unkillable(turn)
-    if stuck:
-        what = "; ".join(f"{r.name}: {', '.join(r.remains) or 'still there'}" for r in stuck.values())
-        verdict = Verdict(
-            "UNKILLABLE",
-            Severity.BLOCK,
-            "a process does not end on SIGKILL",
-            evidence=what,
-            cause="it is stuck in the kernel, most often in the GPU driver",
-            remedy="reboot that node",
-        )
-        turn.write(verdicts=(*turn.record.verdicts, verdict))
-        begin_stopping(turn, f"reboot needed: {what}", ending="failed")
+    if _unkillable(turn):
+        begin_stopping(turn, _name_unkillable(turn) or turn.record.reason, ending="failed")
         return
     open_ = _open_proofs(turn)
     if open_:
@@ -106,6 +115,9 @@ def stopping(turn: Turn) -> None:
         "stopped": "asked to stop",
         "pending": "asked for again, and nothing is left of the last generation",
     }[ending]
+    named = _name_unkillable(turn)
+    if named:
+        reason = f"{reason}; {named}"
     if left:
         reason = f"{reason}; may be left on {', '.join(left)}"
     turn.enter(ending, reason, left_on=left)

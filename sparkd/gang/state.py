@@ -89,7 +89,7 @@ class Gang:
     tried: Tried | None = None
     """The one that ran before this launch."""
     probe_left: frozenset[str] = frozenset()
-    """Ranks of a probe that was broken off: what nodes must be rid of as of a rank of the gang."""
+    """Ranks of a probe that is over or was broken off: what nodes must be rid of as of a rank of the gang."""
 
     @property
     def name(self) -> str:
@@ -222,7 +222,7 @@ class World:
 
     nodes: Mapping[str, Node]
     occupied: Mapping[str, str] = field(default_factory=dict)
-    """Node id -> the other deployment whose rank is, or is about to be, there."""
+    """Node id -> the other deployment whose rank is, or is about to be, there; or a probe's that is stuck."""
     api_ports: frozenset[int] = frozenset()
     """Of other deployments."""
     planner: Planner | None = None

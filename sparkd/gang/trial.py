@@ -67,7 +67,11 @@ def is_over(turn: Turn) -> bool:
         return False
     took = f"the collective probe took {test.took_s:.0f} s"
     turn.say("probe", f"{took}: {summary(test)}" if test.passed else f"{took}: {test.reason}")
-    turn.change(collective=None, tried=Tried(probe.key, test.passed, test.verdicts))
+    turn.change(
+        collective=None,
+        tried=Tried(probe.key, test.passed, test.verdicts),
+        probe_left=turn.gang.probe_left | {spec.name for spec in probe.specs},
+    )
     return True
 
 

@@ -55,7 +55,8 @@ class Turn:
         """Change the phase: durable, told with its reason, and the waiting starts anew."""
         before = self.phase
         if self.gang.collective is not None:
-            self.change(probe_left=frozenset(spec.name for spec in self.gang.collective.specs))
+            names = {spec.name for spec in self.gang.collective.specs}
+            self.change(probe_left=self.gang.probe_left | names)
         self.write(phase=phase, reason=reason, since_wall=self.now.wall, **record)
         self.change(
             phase_since=self.now.mono,

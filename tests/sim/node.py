@@ -221,6 +221,15 @@ class SimNode:
     def _end_at(self, rank: SimRank, when: float) -> None:
         rank.dies_at = max(when, rank.stubborn_until)
         self.later(rank.dies_at - self.now, self.end_the_dying)
+        if rank.dies_at > when + DEFAULTS.kill_proof_s:
+            self.later(when + DEFAULTS.kill_proof_s - self.now, lambda: self._proof_fails(rank))
+
+    def _proof_fails(self, rank: SimRank) -> None:
+        """Its agent has sent SIGKILL for long enough."""
+        if self.core is not None and self.ranks.get(rank.spec.name) is rank and rank.alive:
+            rank.state = "unkillable"
+            self.apply(RankChanged(rank.spec.name, "unkillable"))
+            self.hurry()
 
     def end_the_dying(self) -> None:
         """What was sent SIGKILL ends. Proof is the agent's: without one nobody looks, and nobody kills."""
@@ -410,6 +419,7 @@ class SimNode:
             exit=rank.exit,
             fell=rank.fell,
             probe=probe,
+            remains=("pid 1 (python3) state D",) if rank.state == "unkillable" else (),
             condemned=rank.condemned,
             collective=rank.told,
         )

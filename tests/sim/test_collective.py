@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
+
+from sparkd.fleet import collectives
 from tests.sim.coordinator import LIMITS
 from tests.sim.world import World, intent
 
@@ -123,3 +126,82 @@ def test_a_coordinator_that_dies_during_the_probe_begins_it_anew_with_a_higher_n
     world.coordinator_back()
     assert world.run_until(lambda: world.phase("d1") == "ready", 30), world.timeline()
     assert sorted({name[:-3] for name in probes(world)}) == ["sparkd-probe--g1", "sparkd-probe--g2"]
+
+
+def stuck(world: World, node: str) -> None:
+    """The probe's process there is in the kernel, and SIGKILL does not end it."""
+    assert world.run_until(lambda: len(probes(world)) == 2, 3), world.timeline()
+    for rank in world.nodes[node].exists():
+        rank.stubborn_until = world.now + 1000.0
+
+
+PROOF_S = LIMITS.kill_proof_s + LIMITS.down_grace_s
+
+
+@pytest.mark.parametrize("deaf", [True, False])
+def test_a_probe_that_sigkill_does_not_end_fails_the_launch_and_is_named(deaf: bool) -> None:
+    """Whether it has failed, or passed and does not get out of the driver."""
+    world = careful(79)
+    world.nodes["b"].deaf = deaf
+    assert world.people.up("d1", PAIR)
+    stuck(world, "b")
+    within_s = LIMITS.collective_s + PROOF_S + 5
+    assert world.run_until(lambda: world.phase("d1") == "failed", within_s), world.timeline()
+    record = world.record("d1")
+    assert record is not None
+    assert [one.id for one in record.verdicts][-1] == "UNKILLABLE"
+    assert ("COLLECTIVE_ABSENT" in {one.id for one in record.verdicts}) == deaf
+    assert "pid 1 (python3) state D" in record.reason
+    assert all(rank.spec.kind == "probe" for rank in world.nodes["b"].exists())
+
+
+def test_nothing_starts_beside_it_and_what_is_waited_for_is_named() -> None:
+    world = careful(80)
+    world.nodes["b"].deaf = True
+    assert world.people.up("d1", PAIR)
+    stuck(world, "b")
+    within_s = LIMITS.collective_s + PROOF_S + 5
+    assert world.run_until(lambda: world.phase("d1") == "failed", within_s), world.timeline()
+    world.nodes["b"].deaf = False
+    for name in ("d1", "d2"):  # a deployment that never saw that probe no less
+        assert world.people.up(name, PAIR)
+        world.run(world.now + 3)
+        fleet = world.coordinator.fleet
+        assert fleet is not None
+        waiting = fleet.gangs[name].waiting
+        assert waiting is not None, world.timeline()
+        assert (world.phase(name), waiting.node) == ("pending", "b")
+        assert "reboot it" in waiting.what
+        world.people.down(name)
+        assert world.run_until(lambda name=name: world.phase(name) == "stopped", 5), world.timeline()
+    assert collectives.busy(fleet, "b") == waiting.what.removeprefix("node b: it ")
+    assert world.people.up("d1", PAIR)
+    world.faults.power_off("b", 1.0)
+    assert world.run_until(lambda: world.phase("d1") == "ready", 40), world.timeline()
+
+
+def test_without_names_another_node_takes_the_place() -> None:
+    world = careful(81)
+    world.nodes["b"].deaf = True
+    assert world.people.up("d1", PAIR)
+    stuck(world, "b")
+    within_s = LIMITS.collective_s + PROOF_S + 5
+    assert world.run_until(lambda: world.phase("d1") == "failed", within_s), world.timeline()
+    assert world.people.up("d2", intent(2))
+    assert world.run_until(lambda: world.phase("d2") == "ready", 10), world.timeline()
+    record = world.record("d2")
+    assert record is not None
+    assert record.nodes == ("a", "c")
+
+
+def test_down_during_such_a_probe_ends_and_names_what_is_left() -> None:
+    world = careful(82)
+    world.nodes["b"].deaf = True
+    assert world.people.up("d1", PAIR)
+    stuck(world, "b")
+    world.people.down("d1")
+    assert world.run_until(lambda: world.phase("d1") == "stopped", PROOF_S), world.timeline()
+    record = world.record("d1")
+    assert record is not None
+    assert record.left_on == ("b",)
+    assert [one.id for one in record.verdicts] == ["UNKILLABLE"]
