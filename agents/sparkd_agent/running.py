@@ -259,6 +259,7 @@ class RunningRank:
         if self._collective is not None:
             self._read()  # it may be over before the next look, and what it found is in its last lines
         still = sorted(view.stopped, key=lambda one: one.since)
+        ages = tuple(self._clock.now().mono - one.since for one in still)
         return RankReport(
             name=view.name,
             state=view.state,
@@ -282,7 +283,8 @@ class RunningRank:
             mods_missing=self._mods.missing,
             transport=self._transport,
             collective=self._collective,
-            stopped_s=self._clock.now().mono - still[0].since if still else None,
+            stopped_s=ages[0] if ages else None,
+            stopped_each_s=ages,
         )
 
     def _in_words(self, one: StoppedProcess) -> str:

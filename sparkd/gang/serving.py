@@ -3,7 +3,7 @@
 from sparkd.gang import falls, silence
 from sparkd.gang.budget import refill_after_s
 from sparkd.gang.silence import in_contact, lost_reason
-from sparkd.gang.stillness import stood_still
+from sparkd.gang.stillness import stood_still, suspects
 from sparkd.gang.turn import Turn
 
 
@@ -52,7 +52,6 @@ def note_pulse(turn: Turn, outcome: str) -> None:
 def _frozen_by(turn: Turn, wedged: str) -> tuple[int, str]:
     """Rank 0's agent judges the engine; who stands still may be known on another node."""
     for rank in range(1, len(turn.record.specs)):
-        report = turn.report(rank)
-        if report is not None and report.stopped:
-            return rank, f"rank {rank}'s {report.stopped[0]}; {wedged}"
+        for words, _ in suspects(turn, rank):
+            return rank, f"rank {rank}'s {words}; {wedged}"
     return 0, wedged

@@ -15,26 +15,34 @@ def stood_still(turn: Turn) -> tuple[int, str] | None:
     if silence.head_is_away(turn):
         return None
     for rank in range(1, len(turn.record.specs)):
-        report, node = turn.report(rank), turn.world.nodes.get(turn.record.nodes[rank])
-        if report is None or report.stopped_s is None or node is None or node.heard is None:
-            continue
-        if not report.stopped:
-            continue
-        # While we stood still ourselves nobody was heard: what was asked before that is asked anew.
-        counted_from = max(turn.world.silence_counts_from, turn.gang.restored_at)
-        since = max(node.heard - report.stopped_s, counted_from)
-        age = turn.now.mono - since
-        if not node.in_contact or _computed_after(turn, since):
-            continue
-        if age < turn.limits.stopped_state_s / 2:
-            continue
-        unproved = silence.unproved(turn, since)
-        if unproved and age >= turn.limits.stopped_state_s:
-            return (
-                rank,
-                f"rank {rank}'s {report.stopped[0]}, and no token has come since, though one was asked for",
-            )
+        for words, since in suspects(turn, rank):
+            age = turn.now.mono - since
+            if not _is_heard(turn, rank) or age < turn.limits.stopped_state_s / 2:
+                continue
+            if silence.unproved(turn, since) and age >= turn.limits.stopped_state_s:
+                return rank, f"rank {rank}'s {words}, and no token has come since, though one was asked for"
     return None
+
+
+def suspects(turn: Turn, rank: int) -> list[tuple[str, float]]:
+    """Its stopped processes that no token clears, oldest first: in words, and since when.
+
+    Each is judged by itself: beside a helper that stands still for ever another one may be stopped.
+    """
+    report, node = turn.report(rank), turn.world.nodes.get(turn.record.nodes[rank])
+    if report is None or report.stopped_s is None or node is None or node.heard is None:
+        return []
+    # While we stood still ourselves nobody was heard: what was asked before that is asked anew.
+    counted_from = max(turn.world.silence_counts_from, turn.gang.restored_at)
+    ages = report.stopped_each_s or (report.stopped_s,)
+    stops = [
+        (words, max(node.heard - age, counted_from)) for words, age in zip(report.stopped, ages, strict=False)
+    ]
+    return [(words, since) for words, since in stops if not _computed_after(turn, since)]
+
+
+def _is_heard(turn: Turn, rank: int) -> bool:
+    return turn.world.nodes[turn.record.nodes[rank]].in_contact
 
 
 def _computed_after(turn: Turn, since: float) -> bool:

@@ -86,6 +86,8 @@ class RankReport:
     """Of a rank of kind `probe` only."""
     stopped_s: float | None = None
     """How long the first of `stopped` has been so; None if there is none."""
+    stopped_each_s: tuple[float, ...] = ()
+    """How long each of `stopped` has been so: an old one that nothing waits for must not hide a new one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ def step(
     stopped: bool = True,
     counted_from: float = 0.0,
     names: tuple[str, ...] = (WORDS,),
+    stopped_at: tuple[float, ...] = (STOPPED_AT,),
+    each: bool = True,
 ) -> tuple[Gang, tuple[GangCommand, ...]]:
     """One second of a gang of two whose follower has a process that stands still since STOPPED_AT."""
     nodes = {}
@@ -36,7 +38,8 @@ def step(
             probe = ProbeReport(api_up=True, warmed=True, proof_age_s=now - token_at, moved_age_s=moved)
             report = replace(report, probe=probe)
         elif stopped:
-            report = replace(report, stopped=names, stopped_s=now - STOPPED_AT)
+            ages = tuple(now - at for at in stopped_at)
+            report = replace(report, stopped=names, stopped_s=ages[0], stopped_each_s=ages if each else ())
         state: Any = "alive" if head or spec.rank else "silent"
         nodes[name] = Node(
             name, f"node-{name}", greeted=True, heard=now, state=state, reports={report.name: report}
@@ -119,3 +122,43 @@ def test_a_report_that_names_no_process_is_passed_over() -> None:
     for after in range(int(DEFAULTS.stopped_state_s) + 1):
         ready, _ = step(ready, STOPPED_AT + after, token_at=STOPPED_AT - 1, names=())
     assert ready.record.phase == "ready"
+
+
+def test_an_old_helper_hides_no_fresh_stop() -> None:
+    """Tokens came for an hour beside the helper; none has come since the worker stands still."""
+    ready = replace(gang("ready"), ready_since=0.0)
+    names = ("helper (pid 3) is stopped (state T)", WORDS)
+    for after in range(int(DEFAULTS.stopped_state_s) + 1):
+        now = STOPPED_AT + after
+        stops = (STOPPED_AT - 3600.0, STOPPED_AT)
+        ready, _ = step(ready, now, token_at=STOPPED_AT - 1, names=names, stopped_at=stops)
+    fall = ready.record.fall
+    assert fall is not None
+    assert (fall.cause, fall.rank) == ("ENGINE_WEDGED", 1)
+    assert WORDS in fall.reason
+    assert "helper" not in fall.reason
+
+
+def test_of_two_that_nothing_clears_the_first_is_named() -> None:
+    ready = replace(gang("ready"), ready_since=0.0)
+    for after in range(int(DEFAULTS.stopped_state_s) + 1):
+        now = STOPPED_AT + after
+        stops = (STOPPED_AT, STOPPED_AT + 4)
+        ready, _ = step(
+            ready,
+            now,
+            token_at=STOPPED_AT - 1,
+            names=(WORDS, "helper (pid 3) is stopped"),
+            stopped_at=stops[: 1 + (after >= 4)],
+        )
+    fall = ready.record.fall
+    assert fall is not None
+    assert WORDS in fall.reason
+
+
+def test_an_agent_that_tells_only_of_the_first_is_judged_by_it() -> None:
+    ready = replace(gang("ready"), ready_since=0.0)
+    for after in range(int(DEFAULTS.stopped_state_s) + 1):
+        now = STOPPED_AT + after
+        ready, _ = step(ready, now, token_at=STOPPED_AT - 1, each=False)
+    assert ready.record.fall is not None
