@@ -51,6 +51,22 @@ def verdicts(fabric: Fabric, limits: Defaults = DEFAULTS) -> tuple[Verdict, ...]
     return tuple(verdict for verdict in found if verdict is not None)
 
 
+def unread(interface: str, asked_s: float, limits: Defaults = DEFAULTS) -> tuple[Verdict, ...]:
+    """Whether it was asked about so long ago, in seconds, that its driver may be stuck."""
+    if asked_s < 2 * limits.fabric_look_s:
+        return ()
+    return (
+        Verdict(
+            "FABRIC_UNREADABLE",
+            Severity.WARN,
+            f"{interface} says nothing of itself",
+            evidence=f"its files in /sys have been read for {asked_s:.0f} s",
+            cause="its driver may be stuck",
+            remedy="see `dmesg` for what the driver says; a reboot ends it",
+        ),
+    )
+
+
 def _down(last: FabricLook) -> Verdict | None:
     if last.carrier is not False:
         return None

@@ -91,7 +91,7 @@ class GpuReader(Protocol):
 @dataclass(slots=True)
 class Surroundings:
     """Where the watch looks beside the sampler. `versions` are those of the driver's module and library;
-    `stale_shm` finds files in shared memory that nobody maps, and runs in a thread.
+    `stale_shm` finds files in shared memory that nobody maps. Both run in a thread.
     """
 
     cache: Cache
@@ -119,11 +119,12 @@ class Watch:
         self._plunge = Plunge()
         self._gpus: dict[int, Gpu] = {}
         self._fabric = fabric_of.Fabric()
-        self._fabric_at = self._node_at = self._evict_at = float("-inf")
+        self._fabric_at = self._read_at = self._node_at = self._evict_at = float("-inf")
         self._at_loaded: int | None = None
         self._kills_before: int | None = None
         """The kernel's count of OOM kills when the rank began."""
         self._node: tuple[Verdict, ...] = ()
+        self._driver: tuple[Verdict, ...] = ()
         self._stale: tuple[Verdict, ...] = ()
         self._lines: tuple[str, ...] = ()
         self.untold_lines: tuple[str, ...] = ()
@@ -131,6 +132,7 @@ class Watch:
         self._seen: deque[Seen] = deque(maxlen=_SEEN_KEPT)
         self._evicting: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self.late_s = 0.0
         """How much later than it should have the last look came."""
@@ -224,7 +226,7 @@ class Watch:
         return refused
 
     async def close(self) -> None:
-        for task in (self._evicting, self._sweeping):
+        for task in (self._evicting, self._sweeping, self._reading):
             if task is not None:
                 task.cancel()
         self._sampler.close()
@@ -323,22 +325,30 @@ class Watch:
         for look in (around.gpu.looks(now) or ()) if around.gpu is not None else ():
             self._gpus[look.index] = gpu_of.observe(self._gpus.get(look.index, Gpu()), look, self._limits)
         fabric_due = now - self._fabric_at >= self._limits.fabric_look_s
-        if rank is not None and rank.interface is not None and fabric_due:
-            self._fabric_at = now
-            seen = fabric.look(rank.interface, now, around.sys)
-            self._fabric = fabric_of.observe(self._fabric, seen, self._limits)
+        if rank is not None and rank.interface is not None and fabric_due and _is_over(self._reading):
+            self._fabric_at = self._read_at = now
+            read = self._read_fabric(rank.name, rank.interface, now)
+            self._reading = asyncio.get_running_loop().create_task(read)
         if now - self._node_at >= self._limits.node_look_s:
             self._node_at = now
             self._node = (
                 *node_of.other_killers(self._sampler.processes),
                 *node_of.cma(*self._sampler.cma()),
-                *node_of.driver(*around.versions()),
             )
-            if rank is None and (self._sweeping is None or self._sweeping.done()):
-                self._sweeping = asyncio.get_running_loop().create_task(self._look_for_stale_shm())
+            if _is_over(self._sweeping):
+                self._sweeping = asyncio.get_running_loop().create_task(self._sweep(idle=rank is None))
 
-    async def _look_for_stale_shm(self) -> None:
-        self._stale = node_of.stale_shm(await asyncio.to_thread(self._around.stale_shm))
+    # What drivers may keep waiting is read in threads, and none is begun while its last one waits.
+
+    async def _read_fabric(self, rank: str, interface: str, now: float) -> None:
+        seen = await asyncio.to_thread(fabric.look, interface, now, self._around.sys)
+        if rank == self._rank:
+            self._fabric = fabric_of.observe(self._fabric, seen, self._limits)
+
+    async def _sweep(self, *, idle: bool) -> None:
+        self._driver = node_of.driver(*await asyncio.to_thread(self._around.versions))
+        if idle:
+            self._stale = node_of.stale_shm(await asyncio.to_thread(self._around.stale_shm))
 
     # What is told
 
@@ -354,7 +364,9 @@ class Watch:
                 *memory_verdicts(self._thrash),
                 *(v for gpu in self._gpus.values() for v in self._judged(gpu, rank) if silent is None),
                 *fabric_of.verdicts(self._fabric, self._limits),
+                *self._unread(rank),
                 *self._node,
+                *self._driver,
                 *self._stale,
                 *((around.before,) if around.before is not None else ()),
                 *node_of.kernel_lines(self._lines),
@@ -363,6 +375,12 @@ class Watch:
                 *(_gpu_unknown(silent) if silent is not None else ()),
             ),
         )
+
+    def _unread(self, rank: Watched | None) -> tuple[Verdict, ...]:
+        """What a driver keeps to itself, if it is still being asked."""
+        if rank is None or rank.interface is None or _is_over(self._reading):
+            return ()
+        return fabric_of.unread(rank.interface, self.looked_at - self._read_at, self._limits)
 
     def _unheard_kills(self) -> int:
         now = self._look.counters.oom_kills
@@ -431,6 +449,10 @@ def _gpu_unknown(why: str) -> tuple[Verdict, ...]:
             remedy="try nvidia-smi on this node; if it hangs too, reboot it",
         ),
     )
+
+
+def _is_over(task: asyncio.Task[None] | None) -> bool:
+    return task is None or task.done()
 
 
 def _gib(number: int | None) -> str:

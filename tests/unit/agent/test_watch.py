@@ -1,6 +1,9 @@
 """The watch over a laid-out node: what it tells, whom it condemns, what it drops."""
 
 import asyncio
+import contextlib
+import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -95,8 +98,8 @@ class Bed:
                 self.acts.mono += 1.0
                 self.watch.look()
                 for _ in range(200):
-                    busy = self.watch._evicting
-                    if busy is None or busy.done():
+                    tasks = (self.watch._evicting, self.watch._reading, self.watch._sweeping)
+                    if all(busy is None or busy.done() for busy in tasks):
                         break
                     await asyncio.sleep(0.005)
 
@@ -351,6 +354,74 @@ def test_the_fabric_is_judged_from_the_rank_s_beginning(tmp_path: Path) -> None:
     (netdev / "mtu").write_text("9000\n")
     bed.seconds(10)
     assert bed.verdicts() == [], "a rank on loopback has no interface that could fail"
+
+
+def test_a_driver_that_hangs_holds_up_nothing_and_is_told_of(tmp_path: Path) -> None:
+    """A pipe that nobody writes to stands for a file of its: whoever opens it waits."""
+    netdev = tmp_path / "sys" / "class" / "net" / "fab0"
+    netdev.mkdir(parents=True)
+    os.mkfifo(netdev / "mtu")
+    (tmp_path / "proc").mkdir()
+    bed = Bed(tmp_path / "proc", around=Surroundings(Cache(None), sys=tmp_path / "sys"))
+    bed.acts.rank = replace(RANK, interface="fab0")
+
+    async def run() -> None:
+        before = threading.active_count()
+        try:
+            for _ in range(int(10 * DEFAULTS.fabric_look_s)):
+                bed.acts.mono += 1.0
+                bed.watch.look()
+                await asyncio.sleep(0)
+            # Another one is the sweep's.
+            assert threading.active_count() <= before + 2, "one thread, however often it is tried"
+            assert bed.verdicts() == ["FABRIC_UNREADABLE"]
+            assert "fab0" in bed.watch.sample.verdicts[0].title
+        finally:
+            await answer(netdev / "mtu", b"9000\n")
+        reading = bed.watch._reading
+        assert reading is not None
+        await asyncio.wait_for(reading, 10)
+        bed.acts.mono += 1.0
+        bed.watch.look()
+        assert bed.verdicts() == []
+
+    asyncio.run(run())
+
+
+async def answer(pipe: Path, text: bytes) -> None:
+    """To whoever waits for it; the next one finds nothing to wait for."""
+    for _ in range(2000):
+        with contextlib.suppress(OSError):  # nobody has come to it yet
+            writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+            pipe.unlink()
+            os.write(writer, text)
+            os.close(writer)
+            return
+        await asyncio.sleep(0.005)
+
+
+def test_what_is_read_of_one_rank_s_network_says_nothing_of_the_next(tmp_path: Path) -> None:
+    netdev = tmp_path / "sys" / "class" / "net" / "fab0"
+    netdev.mkdir(parents=True)
+    (netdev / "carrier").write_text("0")
+    (tmp_path / "proc").mkdir()
+    bed = Bed(tmp_path / "proc", around=Surroundings(Cache(None), sys=tmp_path / "sys"))
+    bed.acts.rank = replace(RANK, interface="fab0")
+    bed.seconds(2)
+    assert bed.verdicts() == ["FABRIC_DOWN"]
+
+    async def run() -> None:
+        bed.acts.mono += DEFAULTS.fabric_look_s
+        bed.watch.look()  # it is being read
+        bed.acts.rank = replace(RANK, name="sparkd-d-g2-r0")
+        bed.watch.look()
+        reading = bed.watch._reading
+        assert reading is not None
+        await asyncio.wait_for(reading, 10)
+
+    asyncio.run(run())
+    bed.seconds(1)
+    assert bed.verdicts() == []
 
 
 def test_the_node_is_looked_at_once_a_minute(tmp_path: Path) -> None:
