@@ -5,12 +5,14 @@ the environment (overwritten by `setproctitle`), the leader's session (left by `
 before. A rank that systemd started has a fifth, which nothing of it can shed: its control group.
 """
 
+import asyncio
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from sparkd_agent.cgroup import Cgroup
+from sparkd_agent.kill import kill_pass
 from sparkd_agent.procfs import FOLDER_VARIABLE, ProcessRef, ProcFs, Stat
 from sparkd_agent.runtime.base import RankHandle
 from sparkd_agent.strangers import Strangers
@@ -107,6 +109,15 @@ class RankMembers:
 
     def _spared(self, stat: Stat) -> bool:
         return stat.pid == self._own_pid or stat.ref == self._marks.shim
+
+
+async def end_all(members: RankMembers, pause_s: float) -> None:
+    """Kill a rank that nobody supervises until nothing is left; then, or given up, nothing stays open."""
+    try:
+        while kill_pass(members):  # noqa: ASYNC110 - nothing tells of an orphan's end
+            await asyncio.sleep(pause_s)
+    finally:
+        members.close()
 
 
 def _is_marked(procfs: ProcFs, marks: Marks, pid: int) -> bool:

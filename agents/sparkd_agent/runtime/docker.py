@@ -27,8 +27,8 @@ from sparkd.records.rank import RankSpec
 from sparkd_agent.account import Account
 from sparkd_agent.cgroup import group_of
 from sparkd_agent.config import MODULES
-from sparkd_agent.kill import kill_exactly, kill_pass
-from sparkd_agent.members import Marks, RankMembers
+from sparkd_agent.kill import kill_exactly
+from sparkd_agent.members import Marks, RankMembers, end_all
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.runtime.base import DEFAULT_PATH, Launch, RankHandle
@@ -308,10 +308,7 @@ class DockerRuntime:
 
     async def _end(self, name: str, state: _Container | None) -> None:
         marks = Marks(name, str(self._ranks / name), None, None, (), cgroup=self._group_of(state))
-        members = RankMembers(self._procfs, marks)
-        while kill_pass(members):  # noqa: ASYNC110 - nothing tells of an orphan's end
-            await asyncio.sleep(self._limits.kill_repeat_s)
-        members.close()
+        await end_all(RankMembers(self._procfs, marks), self._limits.kill_repeat_s)
 
     # Looking
 

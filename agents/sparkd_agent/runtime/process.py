@@ -15,8 +15,8 @@ from sparkd.failpoints import passed
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.names import parse_rank_name
 from sparkd.records.rank import RankSpec
-from sparkd_agent.kill import kill_exactly, kill_pass
-from sparkd_agent.members import Marks, RankMembers
+from sparkd_agent.kill import kill_exactly
+from sparkd_agent.members import Marks, RankMembers, end_all
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.runtime.base import Launch, RankHandle
@@ -131,9 +131,8 @@ class ProcessRuntime:
         while (fd := self._children.get(pid)) is not None:
             signal.pidfd_send_signal(fd, signal.SIGKILL)
             await asyncio.sleep(self._limits.kill_repeat_s)
-        orphans = RankMembers(self._procfs, Marks(folder.name, str(folder.path.absolute()), None, None, ()))
-        while kill_pass(orphans):  # noqa: ASYNC110 - nothing tells of an orphan's end
-            await asyncio.sleep(self._limits.kill_repeat_s)
+        marks = Marks(folder.name, str(folder.path.absolute()), None, None, ())
+        await end_all(RankMembers(self._procfs, marks), self._limits.kill_repeat_s)
 
     def _watch_child(self, pid: int) -> None:
         fd = os.pidfd_open(pid)

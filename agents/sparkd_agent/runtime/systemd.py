@@ -21,8 +21,8 @@ from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.names import parse_rank_name
 from sparkd.records.rank import RankSpec
 from sparkd_agent.cgroup import CGROUP_ROOT, folder_of
-from sparkd_agent.kill import kill_exactly, kill_pass
-from sparkd_agent.members import Marks, RankMembers
+from sparkd_agent.kill import kill_exactly
+from sparkd_agent.members import Marks, RankMembers, end_all
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.rankfolder import RankFolder
 from sparkd_agent.runtime.base import Launch, RankHandle
@@ -155,12 +155,8 @@ class SystemdRuntime:
         units = await asyncio.to_thread(self._own_units) or {}
         state = units.get(folder.name)
         cgroup = self._cgroup_of(state)
-        members = RankMembers(
-            self._procfs, Marks(folder.name, str(folder.path), None, None, (), cgroup=cgroup)
-        )
-        while kill_pass(members):  # noqa: ASYNC110 - nothing tells of an orphan's end
-            await asyncio.sleep(self._limits.kill_repeat_s)
-        members.close()
+        marks = Marks(folder.name, str(folder.path), None, None, (), cgroup=cgroup)
+        await end_all(RankMembers(self._procfs, marks), self._limits.kill_repeat_s)
         await self.stop(RankHandle(folder.name, str(folder.path), boot="", started=Instant(0.0, 0.0)))
         return "" if state is None or not state.result else f"its unit: {state.result}"
 
