@@ -27,7 +27,7 @@ from sparkd.records.names import parse_rank_name
 from sparkd.records.status import DeploymentStatus
 from sparkd_agent.procfs import FOLDER_VARIABLE, RANK_VARIABLE, ProcessRef, ProcFs
 from tests.bed.ports import free_port
-from tests.bed.stand_in import make_stand_in
+from tests.bed.stand_in import make_stand_in, remove_segments
 
 T = TypeVar("T")
 PATIENCE_S = 40.0
@@ -256,6 +256,7 @@ class Cluster:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(one.ref.pid, signal.SIGKILL)
             time.sleep(0.02)
+        remove_segments(self.engine)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 from sparkd.local import Programs
 from tests.bed.containers import BED, IMAGE
 from tests.bed.local_set import Bed, local_bed
-from tests.bed.stand_in import make_stand_in
+from tests.bed.stand_in import make_stand_in, remove_segments
 
 
 @contextmanager
@@ -20,8 +20,11 @@ def stand_in_bed(
     (models / "tiny" / "config.json").write_text("{}")
     python = make_stand_in(stand_in)
     if docker is None:
-        with local_bed(folder, python, models, programs=programs) as bed:
-            yield bed
+        try:
+            with local_bed(folder, python, models, programs=programs) as bed:
+                yield bed
+        finally:
+            remove_segments(stand_in)
         return
     # The image's vLLM is this repository's, and looks into this very folder.
     env = {"DOCKER_HOST": f"unix://{docker}", "SPARKD_MODELS": f"{models}:{BED}:{stand_in}"}

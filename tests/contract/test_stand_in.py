@@ -13,14 +13,15 @@ import pytest
 
 from sparkd.engine.phrases import PHASES, read_line
 from tests.bed.gang import Gang, hand_started, until
-from tests.bed.stand_in import configure, make_stand_in
+from tests.bed.stand_in import configure, make_stand_in, remove_segments
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Path:
+def engine(tmp_path: Path) -> Iterator[Path]:
     make_stand_in(tmp_path)
     configure(tmp_path, EXIT_DELAY_S=0.2)
-    return tmp_path
+    yield tmp_path
+    remove_segments(tmp_path)
 
 
 @pytest.fixture
@@ -125,12 +126,10 @@ def test_shared_memory_is_left_behind_by_sigkill_only(engine: Path) -> None:
         assert head.leader.wait(10) == 0
         os.killpg(follower.leader.pid, signal.SIGKILL)
         follower.leader.wait()
-        try:
-            assert not [path for path in of_head if path.exists()]
-            assert [path for path in of_follower if path.exists()]
-        finally:
-            for path in of_follower:
-                path.unlink(missing_ok=True)
+        assert not [path for path in of_head if path.exists()]
+        assert [path for path in of_follower if path.exists()]
+    remove_segments(engine)
+    assert not [path for path in of_follower if path.exists()]
 
 
 def test_other_python_programs_run_and_find_a_vllm(engine: Path) -> None:

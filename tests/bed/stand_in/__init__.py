@@ -35,6 +35,7 @@ which wins. `value@R` applies to rank R only.
 
 import json
 import sys
+import zlib
 from pathlib import Path
 
 VERSION = "0.32.0"
@@ -70,3 +71,16 @@ def configure(folder: Path, **settings: str | float | None) -> None:
     fresh = file.with_suffix(".new")
     fresh.write_text(json.dumps(known))
     fresh.replace(file)
+
+
+def segment_prefix(folder: str) -> str:
+    """Begins the name of every segment of this folder's stand-ins: the bed knows what is its own."""
+    return f"psm_{zlib.crc32(folder.encode()):08x}_"
+
+
+def remove_segments(folder: Path) -> None:
+    """What killed stand-ins of this folder left in shared memory. An agent removes what it has seen of a rank;
+    nobody does so where the agent was killed too, or a process between two looks, or where there is no agent.
+    """
+    for path in Path("/dev/shm").glob(segment_prefix(str(folder.resolve())) + "*"):
+        path.unlink(missing_ok=True)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
+from stand_in import segment_prefix
+
 Message = dict[str, Any]
 
 
@@ -107,7 +109,7 @@ class Place:
         size = int(self.setting("SHM_BYTES", "0"))
         if not size:
             return
-        path = f"/dev/shm/psm_{os.urandom(4).hex()}"
+        path = f"/dev/shm/{segment_prefix(self.folder)}{os.urandom(4).hex()}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         os.ftruncate(fd, size)
         self.segment_paths.append(path)
