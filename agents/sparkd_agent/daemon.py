@@ -3,18 +3,15 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
-from functools import partial
 
 import sparkd
 from sparkd.clock import Clock
-from sparkd.errors import DockerRefused, DockerUnreachable
 from sparkd.failpoints import passed
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.document import Document, Revision, Task
 from sparkd.records.fabric import NodeFabric
-from sparkd.records.facts import MachineFacts
 from sparkd.records.rank import RankSpec
 from sparkd.records.report import (
     Caller,
@@ -24,10 +21,10 @@ from sparkd.records.report import (
     Report,
     ReportAnswer,
     Sample,
-    TaskResult,
     Welcome,
 )
 from sparkd_agent.adoption import find
+from sparkd_agent.answers import Answers
 from sparkd_agent.config import AgentConfig
 from sparkd_agent.core import machine
 from sparkd_agent.core.state import (
@@ -53,15 +50,12 @@ from sparkd_agent.core.state import (
 )
 from sparkd_agent.diary import Diary
 from sparkd_agent.ears import Ears
-from sparkd_agent.fabric import discover
 from sparkd_agent.facts import gather_facts
 from sparkd_agent.followed import Followed
 from sparkd_agent.head import takes_connection
 from sparkd_agent.ledger import Fences, Ledger
 from sparkd_agent.machine import Machine
-from sparkd_agent.nccl_conf import nccl_files
 from sparkd_agent.news import News
-from sparkd_agent.one_at_a_time import OneAtATime
 from sparkd_agent.privileges import Offer, Privileges
 from sparkd_agent.procfs import ProcFs
 from sparkd_agent.ranks import Ranks
@@ -69,9 +63,9 @@ from sparkd_agent.ring import Ring
 from sparkd_agent.running import RunningRank
 from sparkd_agent.runtime.base import Runtime
 from sparkd_agent.shm import ShmJanitor
+from sparkd_agent.slow_facts import SlowFacts
 from sparkd_agent.specs import checkpoint_of, interface_of
 from sparkd_agent.starter import Starter
-from sparkd_agent.tasks import answer
 from sparkd_agent.watch.sample import Sampler
 from sparkd_agent.watch.watch import Surroundings, Watch, Watched
 
@@ -98,7 +92,6 @@ class Agent:
         limits: Defaults = DEFAULTS,
     ) -> None:
         self.config = config
-        self.ranks_dir = config.state / "ranks"
         self.urgent = asyncio.Event()
         """Set when a report should not wait for the next beat."""
         self._clock = clock
@@ -107,17 +100,23 @@ class Agent:
         self._ledger = ledger
         self._limits = limits
         self.watch = Watch(self, sampler, around, clock, limits)
-        self.ears = Ears(limits)
-        self._machine = Machine(config, sees_all="sys_ptrace" in privileges.held)
         self._facts = gather_facts(config, self.watch.sample.memory, privileges, offer)
         self._run = os.urandom(6).hex()
         self._seq = 0
         self._ranks = Ranks(procfs, shm, clock, limits, self._rank_changed)
         self._news = News(ledger, limits)
-        self._followed = Followed(self.ranks_dir, limits)
+        self._followed = Followed(config.state / "ranks", limits)
         self._diary = Diary(ring, clock, limits)
-        self._fabric_looks = OneAtATime[NodeFabric]()
-        self._image_looks = OneAtATime[tuple[str, ...]]()
+        self.slow_facts = SlowFacts(config, self._facts.runtimes, limits)
+        self.answers = Answers(
+            config,
+            config.state / "ranks",
+            ranks=self._ranks,
+            watch=self.watch,
+            diary=self._diary,
+            machine=Machine(config, sees_all="sys_ptrace" in privileges.held),
+            ears=Ears(limits),
+        )
         self._starter = Starter(config, offer, runtimes, ledger)
         self._heads_tried_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -208,25 +207,6 @@ class Agent:
         await self._diary.end()
 
     # What the link carries.
-
-    async def fabric(self) -> NodeFabric | None:
-        """As it is now; None in a local set. Sysfs waits for drivers: one that hangs holds up nobody here."""
-        if self.config.local:
-            return None
-        try:
-            find = partial(discover, nccl_files=nccl_files(self.config))
-            return await self._fabric_looks.ask(find, self._limits.resolve_s)
-        except TimeoutError:
-            return NodeFabric()
-
-    async def images(self) -> tuple[str, ...]:
-        """Names; none where no engine answers at once."""
-        if "docker" not in self._facts.runtimes:
-            return ()
-        try:
-            return await self._image_looks.ask(partial(_image_names, self.config), self._limits.resolve_s)
-        except (TimeoutError, DockerRefused, DockerUnreachable):
-            return ()
 
     def hello(self, fabric: NodeFabric | None = None, images: tuple[str, ...] = ()) -> Hello:
         now = self._clock.now()
@@ -378,41 +358,10 @@ class Agent:
                 self.tell("fenced", f"refused a document: {reason}", None)
 
     async def _answer(self, task: Task) -> None:
-        try:
-            result = await self._result_of(task)
-        except (OSError, LookupError, ValueError, TypeError) as error:  # whoever asked waits for a word
-            result = TaskResult(task.id, ok=False, error=str(error))
+        result = await self.answers.to(task)
         if result is not None:
             self._news.post(result)
             self.urgent.set()
-
-    async def _result_of(self, task: Task) -> TaskResult | None:
-        rank = self._ranks.get(str(task.args.get("rank")))
-        match task.kind:
-            case "canary":
-                if rank is not None:
-                    rank.ask_pulse()
-                return None  # its answer is the proof's age in the next reports
-            case "stacks":
-                if rank is None:
-                    return TaskResult(task.id, ok=False, error="it does not run on this node")
-                within_s = task.args.get("within_s")
-                told = await rank.stacks(float(within_s) if within_s is not None else None)
-                return TaskResult(task.id, ok=True, result={"processes": told})
-            case "evict":
-                refused = await self.watch.drop_cache("memory of the last generation has not come back")
-                return TaskResult(task.id, ok=refused is None, error=refused)
-            case "blackbox":
-                return await self._diary.tell(task.id)
-            case _:
-                return await asyncio.to_thread(
-                    answer, task, self.config, self.ranks_dir, self.look_over(), self.ears
-                )
-
-    def look_over(self) -> Callable[[], MachineFacts]:
-        """For a thread: what only this one may ask is asked now."""
-        own = frozenset(pid for rank in self._ranks for pid in rank.pids())
-        return partial(self._machine.look_over, own, self.watch.gpus())
 
     async def _start(self, spec: RankSpec) -> None:
         started = await self._starter.start(spec, self._baseline_bytes, self.watch.make_room)
@@ -476,9 +425,3 @@ class Agent:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _image_names(config: AgentConfig) -> tuple[str, ...]:
-    from sparkd_agent.runtime.images import images_of  # noqa: PLC0415 - a node without Docker need not
-
-    return images_of(config).names()

@@ -120,7 +120,8 @@ class Link:
                 group.create_task(self._report(beat))
 
     async def _hello(self, connection: Connection) -> None:
-        hello = self._agent.hello(await self._agent.fabric(), await self._agent.images())
+        slow = self._agent.slow_facts
+        hello = self._agent.hello(await slow.fabric(), await slow.images())
         body = msgspec.json.encode(hello)
         response = await self._send(connection, "POST", "/agent/v1/hello", body)
         self._agent.welcomed(_read(response, Welcome))

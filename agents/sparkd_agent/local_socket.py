@@ -18,7 +18,6 @@ from sparkd.records.document import Task
 from sparkd_agent.daemon import Agent
 from sparkd_agent.link import Link
 from sparkd_agent.procfs import ProcFs
-from sparkd_agent.tasks import answer
 
 _LINE_BYTES = 64 * 1024
 
@@ -66,8 +65,7 @@ class LocalSocket:
                 task = Task(
                     "local", "log", {"rank": asked.get("rank"), "lines": asked.get("lines", 100)}, 5.0
                 )
-                agent = self._agent
-                result = answer(task, agent.config, agent.ranks_dir, agent.look_over(), agent.ears)
+                result = await self._agent.answers.of_node(task)
                 return result.result if result.ok else {"error": result.error}
             case other:
                 return {"error": f"nothing is known of {other!r}; ask for status, memory or log"}
