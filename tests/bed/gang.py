@@ -1,8 +1,10 @@
 """A gang started by hand, without sparkd: what a person would type on each node."""
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -71,7 +73,8 @@ class Rank:
                 for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
                     if " /dev/shm/" in line:
                         mapped.add(int(line.split()[4]))
-        return {path for path in Path("/dev/shm").iterdir() if path.stat().st_ino in mapped}
+        with os.scandir("/dev/shm") as entries:  # a stat of its own might find it gone: others work there too
+            return {Path(entry.path) for entry in entries if entry.inode() in mapped}
 
     def process(self, title: str) -> int:
         """The pid of the process with that title (`VLLM::EngineCore`)."""
@@ -82,7 +85,10 @@ class Rank:
 class Gang:
     api_port: int
     master_port: int
+    temporary: Path
+    """Where vLLM makes its sockets, and leaves them when it is killed; a short path, as sockets need one."""
     ranks: list[Rank] = field(default_factory=list)
+    _segments: set[Path] = field(default_factory=set)
 
     def ready(self, timeout_s: float) -> None:
         def look() -> bool:
@@ -92,10 +98,16 @@ class Gang:
             return "Application startup complete." in self.ranks[0].stderr.read_text(errors="replace")
 
         until(look, timeout_s, "the API of rank 0")
+        self._segments = self._mapped()
+
+    def _mapped(self) -> set[Path]:
+        return {path for rank in self.ranks for path in rank.segments()}
 
     def end(self) -> None:
-        """SIGKILL leaves vLLM's shared memory behind: what these ranks mapped is removed afterwards."""
-        segments = {path for rank in self.ranks for path in rank.segments()}
+        """SIGKILL leaves vLLM's shared memory behind: what these ranks mapped is removed afterwards, also if
+        a test has killed the one that mapped it.
+        """
+        segments = self._segments | self._mapped()
         for rank in self.ranks:
             # The leader may be gone while its session lives on; its pid is not reused meanwhile.
             with suppress(ProcessLookupError):
@@ -103,6 +115,7 @@ class Gang:
             rank.leader.wait()
         for path in segments:
             path.unlink(missing_ok=True)
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
 
 @contextmanager
@@ -116,8 +129,14 @@ def hand_started(
     args: tuple[str, ...] = (),
 ) -> Iterator[Gang]:
     """Start `vllm serve` on loopback, each rank in a session of its own; SIGKILL them all at the end."""
-    gang = Gang(free_port(), free_port())
-    base = {"PATH": os.environ["PATH"], "HOME": str(folder), **VLLM_CPU_ENV, **(env or {})}
+    gang = Gang(free_port(), free_port(), Path(tempfile.mkdtemp(prefix="sparkd-")))
+    base = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "TMPDIR": str(gang.temporary),
+        **VLLM_CPU_ENV,
+        **(env or {}),
+    }
     common = (
         *("-m", "vllm.entrypoints.cli.main", "serve", model),
         *(

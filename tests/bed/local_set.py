@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import tempfile
 import threading
 import time
 import urllib.request
@@ -153,22 +154,24 @@ def local_bed(
     image: str | None = None,
     sets: tuple[str, ...] = (),
 ) -> Iterator[Bed]:
-    bed = Bed(
-        folder,
-        engine,
-        models,
-        nodes,
-        programs or Programs(),
-        more_env=more_env or {},
-        image=image,
-        sets=sets,
-    )
-    bed.start()
-    try:
-        yield bed
-    finally:
+    # Where vLLM makes its sockets, and leaves them when it is killed; a short path, as sockets need one.
+    with tempfile.TemporaryDirectory(prefix="sparkd-", ignore_cleanup_errors=True) as temporary:
+        bed = Bed(
+            folder,
+            engine,
+            models,
+            nodes,
+            programs or Programs(),
+            more_env={"TMPDIR": temporary, **(more_env or {})},
+            image=image,
+            sets=sets,
+        )
         bed.start()
-        bed.end()
+        try:
+            yield bed
+        finally:
+            bed.start()
+            bed.end()
 
 
 class Deployment:
