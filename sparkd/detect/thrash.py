@@ -125,7 +125,7 @@ def _move(thrash: Thrash, found: _Found, reason: str, *, clear: bool, now: float
         )
     if new == old:
         # What was said first stays said: the numbers are in the samples.
-        return replace(thrash, clear_since=None)
+        return thrash if thrash.clear_since is None else replace(thrash, clear_since=None)
     if not clear and thrash.grade != "watch":
         return replace(thrash, clear_since=None)
     since = thrash.clear_since if thrash.clear_since is not None else now

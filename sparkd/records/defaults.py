@@ -205,7 +205,9 @@ class Defaults:
     # the public reports; shares are of one core or of wall time, rates are per second.
     watch_s: float = 1.0
     watch_idle_s: float = 4.0
-    """Between two looks of the watch's own while no rank is here: reports, one a second, look too."""
+    """Between two looks of the watch's own while no rank is here: reports look a little before that."""
+    watch_brisk_s: float = 180.0
+    """So long after a rank has gone every report looks: its memory comes back, and the next one waits."""
     watch_fast_s: float = 0.2
     """Between two looks while memory is short: a rank that takes 1 GiB/s is 0.2 GiB further at each."""
     watch_window_s: float = 5.0

@@ -120,6 +120,8 @@ class Watch:
         self._gpus: dict[int, Gpu] = {}
         self._fabric = fabric_of.Fabric()
         self._fabric_at = self._read_at = self._node_at = self._evict_at = float("-inf")
+        self._left_at = float("-inf")
+        """When the last rank was no longer there."""
         self._at_loaded: int | None = None
         self._kills_before: int | None = None
         """The kernel's count of OOM kills when the rank began."""
@@ -134,6 +136,8 @@ class Watch:
         self._sweeping: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = float("inf")
         self.late_s = 0.0
         """How much later than it should have the last look came."""
         self.looked_at = clock.now().mono
@@ -146,25 +150,43 @@ class Watch:
 
     async def run(self) -> None:
         """Until cancelled."""
-        due = self._clock.now().mono
+        self._due = self._clock.now().mono
         while True:
-            now = self._clock.now().mono
-            self.late_s = max(0.0, now - due)
-            if now >= self.looked_at + self._pause():  # unless a report has looked meanwhile
+            # Unless a report has looked meanwhile.
+            if self._clock.now().mono >= self.looked_at + self._pause():
                 self.look()
-            due = self.looked_at + self._pause()
-            pause = max(0.0, due - self._clock.now().mono)
-            timer = asyncio.get_running_loop().call_later(pause, self._wake.set)
+            self._set_timer()
             await self._wake.wait()
-            timer.cancel()
             self._wake.clear()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = self.looked_at + self._pause()
+        pause = max(0.0, self._due - self._clock.now().mono)
+        self._timer = asyncio.get_running_loop().call_later(pause, self._wake.set)
 
     def fresh(self) -> Sample:
         """For a report. While nothing runs here, reports also time the looks: one wake-up for both."""
-        due = self._clock.now().mono - self.looked_at >= self._limits.watch_s / 2
-        if self._rank is None and due:
+        age = self._clock.now().mono - self.looked_at
+        if self._rank is None and age >= self._fresh_s():
             self.look()
+            if self._timer is not None:  # it need not wake up to find that nothing is due
+                self._set_timer()
         return self.sample
+
+    def _fresh_s(self) -> float:
+        """A sample of a node without a rank is sent again until it is so old.
+
+        Each report brings a new one while somebody waits for memory: a rank that has come, and for a while
+        after one has gone.
+        """
+        limits = self._limits
+        brisk = self._clock.now().mono - self._left_at < limits.watch_brisk_s
+        if brisk or self._thrash.grade != "calm" or self._acts.watched() is not None:
+            return limits.watch_s / 2
+        # Just before it would be time for a look by itself.
+        return limits.watch_idle_s - 1.5 * limits.watch_s
 
     def take_seen(self) -> tuple[Seen, ...]:
         """The looks since the last call while a rank was here."""
@@ -184,6 +206,7 @@ class Watch:
     def look(self) -> None:
         """One look, and all that follows from it."""
         now = self.looked_at = self._clock.now().mono
+        self.late_s = max(0.0, now - self._due)
         self._look = self._sampler.look(now)
         self._lines = (*self._lines, *self._sampler.lines)[-_LINES_KEPT:]
         self.untold_lines = (*self.untold_lines, *self._sampler.lines)[-_LINES_KEPT:]
@@ -210,7 +233,7 @@ class Watch:
 
     async def make_room(self, need: MemoryNeed, checkpoint: Path | None) -> None:
         """Before a rank starts: what it needs must be free, not only available (case 1)."""
-        memory = self._look.memory
+        memory = self._sampler.memory()
         if memory is None or memory.free >= need.need_bytes:
             return
         measured = thrash_of.measured(self._look, Floor(need.floor_loading_bytes, "before a start"))
@@ -237,6 +260,8 @@ class Watch:
 
     def _begin(self, rank: Watched | None) -> None:
         """Every rank is judged anew: the grade that ended the last one says nothing of the next."""
+        if rank is None:
+            self._left_at = self.looked_at
         self._rank = rank.name if rank else None
         if self._around.gpu is not None:
             self._around.gpu.often = rank is not None

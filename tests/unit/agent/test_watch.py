@@ -220,20 +220,77 @@ def test_admitted_again_when_memory_is_back(bed: Bed) -> None:
     assert bed.watch.sample.shed is None
 
 
+def available_at(bed: Bed, gib: float) -> float:
+    """What the next report tells, a second later, of a node with so much, in GiB."""
+    bed.lay(gib)
+    bed.acts.mono += 1.0
+    memory = bed.watch.fresh().memory
+    assert memory is not None
+    return memory.available / GIB
+
+
+def told_of(bed: Bed, seconds: int) -> list[float]:
+    """In so many reports, of a node that has a GiB less each second."""
+
+    async def run() -> list[float]:
+        return [available_at(bed, 50.0 - second) for second in range(seconds)]
+
+    return asyncio.run(run())
+
+
 def test_while_nothing_runs_reports_give_the_time_for_looks(tmp_path: Path) -> None:
     bed = Bed(tmp_path, Recorder(None))
     bed.seconds(1)
-    bed.lay(50.0)
-    assert bed.watch.fresh().memory == bed.watch.sample.memory
-    bed.acts.mono += 1.0
-    seen = bed.watch.fresh().memory
-    assert seen is not None
-    assert seen.available == 50 * GIB
+    told = told_of(bed, 12)
+    ages = [50.0 - second - seen for second, seen in enumerate(told[2:], 2)]
+    assert -max(DEFAULTS.watch_idle_s, 0) < min(ages) <= max(ages) <= 0, (
+        "none is older than a look's own pause"
+    )
+    assert 3 <= len(set(told)) <= 6, "and not every report looks"
     bed.acts.rank = RANK
+    assert told_of(bed, 1) == [50.0], "a rank has come"
+    assert told_of(bed, 3) == [50.0] * 3, "with a rank the watch looks by itself"
+
+
+def test_a_look_that_comes_late_says_by_how_much_whoever_took_it(tmp_path: Path) -> None:
+    bed = Bed(tmp_path, Recorder(None))
+
+    async def run() -> list[float]:
+        watching = asyncio.create_task(bed.watch.run())
+        await asyncio.sleep(0)
+        late = []
+        for pause in (10.0, 3.0):
+            bed.acts.mono += pause
+            bed.watch.fresh()
+            late.append(bed.watch.late_s)
+        watching.cancel()
+        return late
+
+    assert asyncio.run(run()) == [10.0 - DEFAULTS.watch_idle_s, 0.0]
+
+
+def test_memory_that_comes_back_is_told_at_once(tmp_path: Path) -> None:
+    """Whoever starts the next generation waits for it."""
+    bed = Bed(tmp_path)
     bed.seconds(1)
-    bed.lay(40.0)
-    bed.acts.mono += 1.0
-    assert bed.watch.fresh().memory == seen  # with a rank the watch looks by itself
+    bed.acts.rank = None
+    bed.seconds(1)
+    assert told_of(bed, 5) == [50.0, 49.0, 48.0, 47.0, 46.0]
+    bed.seconds(int(DEFAULTS.watch_brisk_s))
+    assert len(set(told_of(bed, 9))) < 9
+
+
+def test_every_report_looks_while_memory_is_short(tmp_path: Path) -> None:
+    bed = Bed(tmp_path, Recorder(None))
+    bed.lay(0.5)
+    bed.seconds(5)
+    assert bed.watch.thrash.grade != "calm"
+
+    async def run() -> list[float]:
+        return [available_at(bed, 0.5 - step / 16) for step in range(4)]
+
+    told = asyncio.run(run())
+    assert len(set(told)) == 4, told
 
 
 # Page cache --------------------------------------------------------------------------------------------
