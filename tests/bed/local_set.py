@@ -9,7 +9,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -154,6 +154,7 @@ def local_bed(
     image: str | None = None,
     sets: tuple[str, ...] = (),
 ) -> Iterator[Bed]:
+    programs = programs or Programs()
     # Where vLLM makes its sockets, and leaves them when it is killed; a short path, as sockets need one.
     with tempfile.TemporaryDirectory(prefix="sparkd-", ignore_cleanup_errors=True) as temporary:
         bed = Bed(
@@ -161,8 +162,8 @@ def local_bed(
             engine,
             models,
             nodes,
-            programs or Programs(),
-            more_env={"TMPDIR": temporary, **(more_env or {})},
+            replace(programs, agent=("env", f"TMPDIR={temporary}", *programs.agent)),
+            more_env=more_env or {},
             image=image,
             sets=sets,
         )
