@@ -50,7 +50,7 @@ def read_logs(paths: list[Path]) -> tuple[Evidence, tuple[str, ...]]:
         left_out = path.stat().st_size - _FIRST_BYTES - _LAST_BYTES
         if left_out > 0:
             unread.append(f"what {path.name} says between its first and its last part ({left_out >> 20} MiB)")
-    return Evidence(tuple(lines), tuple(kernel)), tuple(unread)
+    return Evidence(tuple(lines), tuple(kernel), logs_alone=True), tuple(unread)
 
 
 def _read(path: Path) -> tuple[list[Line], list[Line]]:

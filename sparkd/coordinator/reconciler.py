@@ -23,7 +23,7 @@ from sparkd.fleet import collectives, machine, members
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Commands, ErrandDone, Fleet, NodeSaid, Superseded, Told
 from sparkd.gang.collective import CollectiveAsk
-from sparkd.gang.state import PendingTask, PulseEndpoint, Say, WriteIncident
+from sparkd.gang.state import Complain, PendingTask, PulseEndpoint, Say, WriteIncident
 from sparkd.records.collective import CollectiveTest
 from sparkd.records.defaults import DEFAULTS, Defaults
 from sparkd.records.document import Document, Follow, Revision, Task, TaskKind
@@ -402,6 +402,8 @@ class Reconciler:
                     future.set_result(command.result)
             elif isinstance(command, Told) and isinstance(command.command, PulseEndpoint):
                 self._begin_pulse(command.deployment, command.command.probe)
+            elif isinstance(command, Told) and isinstance(command.command, Complain):
+                log.error("%s: a rule has a fault", command.deployment, exc_info=command.command.error)
         if new.documents is not old.documents:
             for node, document in new.documents.items():
                 if old.documents.get(node) is not document:

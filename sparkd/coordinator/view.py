@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 
 from sparkd.clock import Instant
 from sparkd.detect.node import clock
+from sparkd.diagnosis.catalogue import catalogue
 from sparkd.fleet.nodes import Node
 from sparkd.fleet.state import Fleet
 from sparkd.gang.machine import RUNNING
 from sparkd.gang.record import GangRecord
-from sparkd.gang.state import Gang, Waiting
+from sparkd.gang.state import Fault, Gang, Waiting
 from sparkd.records.fall import Fall
 from sparkd.records.rank import RankSpec
 from sparkd.records.report import RankReport, Sample
@@ -25,7 +26,7 @@ from sparkd.records.status import (
     Status,
     WaitingFor,
 )
-from sparkd.records.verdict import Verdict
+from sparkd.records.verdict import Severity, Verdict
 
 
 def status(
@@ -76,10 +77,28 @@ def deployment_status(
         left_on=record.left_on,
         last_fall=_last_fall(record.fall) if record.fall is not None else None,
     )
+    if gang.fault is not None:
+        return _undecided(told, gang.fault)
     if _head_report(fleet, gang) is None and gang.endpoint_proof is None:
         # A new life of the coordinator has the last one's word only.
         return _doubted(told, "the coordinator has just started", "rank 0's node to say how it is")
     return told
+
+
+def _undecided(status: DeploymentStatus, fault: Fault) -> DeploymentStatus:
+    """A deployment of which a rule has a fault: nobody looks whether it still serves."""
+    rule = catalogue()["DECISION_FAILED"]
+    verdict = Verdict(rule.id, Severity.BLOCK, rule.title, fault.reason, rule.cause, rule.remedy)
+    waiting = WaitingFor("a decision about it to be made again", status.since, "it goes on from there")
+    why = f"no decision about it can be made: {fault.reason}"
+    ended = status.phase in ("stopped", "failed")
+    told = _doubted(status, why, waiting.what)
+    return replace(
+        told,
+        reason=told.reason if told is not status else f"{status.reason}; {why}",
+        verdicts=(verdict, *status.verdicts),
+        waiting_for=told.waiting_for if ended else waiting,
+    )
 
 
 def unwritten(status: DeploymentStatus, why: str) -> DeploymentStatus:

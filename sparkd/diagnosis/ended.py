@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from sparkd.diagnosis.evidence import End, Evidence, Line
 from sparkd.diagnosis.lines import ASKED_TO_END, is_of_a_user
@@ -41,14 +41,41 @@ def ends_of(evidence: Evidence) -> Iterator[End]:
 def asked_to_end(evidence: Evidence) -> Iterator[Line]:
     """The lines in which a rank says that it was asked to end, and did. It kills its own processes then.
 
-    Where something had ended before, on any rank, the question is no cause: whoever saw that asked.
+    Where something had ended before, on any rank, the question is no cause: whoever saw that asked. Logs
+    alone say nothing of an order between them that their clocks do not tell: it may have been before then.
     """
     for line in evidence.lines:
         if ASKED_TO_END not in line.text or is_of_a_user(line.text):
             continue
+        if evidence.logs_alone:
+            if not any(may_precede(end, line) for end in ends_of(evidence)):
+                yield line
+            continue
         ended = any(end.rank == line.rank for end in evidence.ends)
         if ended and not any(_is_before(end, line) for end in ends_of(evidence)):
             yield line
+
+
+class _Told(Protocol):
+    """What a log tells of, where and when."""
+
+    @property
+    def rank(self) -> int | None: ...
+    @property
+    def node(self) -> str | None: ...
+    @property
+    def at(self) -> float | None: ...
+    @property
+    def error_s(self) -> float: ...
+
+
+def may_precede(one: _Told, other: _Told) -> bool:
+    """Of two things that logs tell of. In one log the order is certain, within a second too."""
+    if one.at is None or other.at is None:
+        return True
+    if (one.rank, one.node) == (other.rank, other.node):
+        return one.at < other.at
+    return one.at - one.error_s <= other.at + other.error_s
 
 
 def _is_before(end: End, line: Line) -> bool:

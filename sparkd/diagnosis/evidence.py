@@ -69,3 +69,5 @@ class Evidence:
     """A collective probe of these nodes."""
     sum_bytes: int = 0
     """The largest sum that a person asked for of these nodes; 0: nobody did."""
+    logs_alone: bool = False
+    """Logs of a foreign launcher: nobody has seen what ended, each log tells of one rank in its order."""

@@ -6,8 +6,9 @@ from typing import Final
 
 from sparkd.diagnosis.catalogue import KINDS, Judged, catalogue, judge
 from sparkd.diagnosis.choice import COLLECTIVE, DEATH, ERROR, Moment, choose
-from sparkd.diagnosis.ended import ends_of
+from sparkd.diagnosis.ended import ends_of, may_precede
 from sparkd.diagnosis.evidence import Evidence
+from sparkd.diagnosis.lines import ASKED_TO_END
 from sparkd.diagnosis.rule import Found, Kind
 from sparkd.engine.phrases import telling_lines
 from sparkd.records.defaults import DEFAULTS
@@ -45,6 +46,8 @@ def explain(evidence: Evidence, fall: Fall | None = None) -> Explanation:
     events = [one for one in judged if _is_event(one)]
     states = judge(evidence, [rule for rule in rules if rule.kind == "state"])
     states += tuple(one for one in judged if not _is_event(one))
+    if near.logs_alone:
+        events = _without_echoes(events, _unknown(near))
     if not events:
         events = _unknown(near)
     first, *beside = choose(events, _moment) or (None,)
@@ -70,6 +73,16 @@ def explain(evidence: Evidence, fall: Fall | None = None) -> Explanation:
 def _is_event(one: Judged) -> bool:
     """A warning ends nothing, whatever it may lead to."""
     return one.verdict.severity is Severity.BLOCK
+
+
+def _without_echoes(events: list[Judged], unknown: list[Judged]) -> list[Judged]:
+    """Without the word of an engine that is asked to end, where anything may have gone wrong before: then its
+    launcher asks because of that.
+    """
+    asked = [one for one in events if ASKED_TO_END in one.found.evidence]
+    others = [one.found for one in (*events, *unknown) if ASKED_TO_END not in one.found.evidence]
+    echoes = [one for one in asked if any(may_precede(other, one.found) for other in others)]
+    return [one for one in events if not any(one is echo for echo in echoes)]
 
 
 def _near(evidence: Evidence, fall: Fall) -> Evidence:

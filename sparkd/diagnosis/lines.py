@@ -44,7 +44,8 @@ _OF_USERS: Final = ("Received request ", "Generated response ", "prompt: ", "pro
 _HARMLESS: Final = ("DEBUG", "INFO", "WARNING")
 _NCCL_INFO: Final = " NCCL INFO "
 ASKED_TO_END: Final = "[shutdown] API server: shutdown triggered"
-"""vLLM's launcher of rank 0 writes it, at INFO, when SIGTERM or SIGINT reaches it, and for nothing else."""
+"""vLLM's launcher of rank 0 writes it, at INFO, when SIGTERM or SIGINT reaches it; once its engine is dead it
+sends that to itself."""
 READY: Final = "Application startup complete."
 
 

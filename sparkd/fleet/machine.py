@@ -388,7 +388,7 @@ def _step_gangs(
         if name in fleet.held:
             continue
         old = fleet.gangs[name]
-        new, told = gang_machine.step(old, event, world_of(fleet, name), now, limits)
+        new, told = gang_machine.step_apart(old, event, world_of(fleet, name), now, limits)
         if new == old and not told:
             continue
         stale = stale or publication(new) != publication(old)

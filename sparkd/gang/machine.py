@@ -15,6 +15,7 @@ present facts allow. So a message that comes twice, late or out of order changes
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sparkd.clock import Instant
 from sparkd.gang import boot, ending, preflight, recovery, serving
@@ -22,14 +23,17 @@ from sparkd.gang.budget import Budget
 from sparkd.gang.collective import wanted_of
 from sparkd.gang.record import GangRecord
 from sparkd.gang.state import (
+    Complain,
     Down,
     EndpointPulsed,
     Exited,
+    Fault,
     Gang,
     GangCommand,
     GangEvent,
     Reported,
     Restart,
+    Say,
     TaskDone,
     Tick,
     Up,
@@ -95,6 +99,41 @@ def step(
         case Tick():
             pass
     _advance(turn)
+    return turn.gang, tuple(turn.commands)
+
+
+def step_apart(
+    gang: Gang, event: GangEvent, world: World, now: Instant, limits: Defaults = DEFAULTS
+) -> tuple[Gang, tuple[GangCommand, ...]]:
+    """As `step`, and a rule with a fault stays its own: nothing of the decision is taken, so nodes are
+    told what the last whole decision said. People hear of it once, until decisions have been made again for a
+    while.
+
+    Raises what a rule raises for `Up` and `Restart`, as the answer to whoever asks. `Down` needs no rule.
+    """
+    commands: tuple[GangCommand, ...] = ()
+    try:
+        new, commands = step(gang, event, world, now, limits)
+    except Exception as error:
+        if isinstance(event, Up | Restart):
+            raise
+        if isinstance(event, Down):
+            gang, commands = _end_blindly(gang, now, limits)
+        reason = f"{type(error).__name__}: {error}"[: limits.fault_chars]
+        if gang.fault is None:
+            said = f"a decision could not be made, and what was decided before holds: {reason}"
+            commands = (*commands, Say("fault", said), Complain(error))
+        return replace(gang, fault=Fault(reason, now.mono)), commands
+    if new.fault is not None and now.mono - new.fault.at >= limits.fault_over_s:
+        return replace(new, fault=None), (*commands, Say("fault", "over: decisions are made again"))
+    return new, commands
+
+
+def _end_blindly(gang: Gang, now: Instant, limits: Defaults) -> tuple[Gang, tuple[GangCommand, ...]]:
+    """Somebody wants it gone, and no rule can be asked how to do it well: no rank is wanted any more."""
+    turn = Turn(gang, World({}), now, limits)
+    _down(turn)
+    turn.change(head_gone=True)
     return turn.gang, tuple(turn.commands)
 
 

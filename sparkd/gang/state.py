@@ -47,6 +47,14 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a decision could not be made: an error in a rule, and when it was last seen (monotonic)."""
+
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Gang:
     """One deployment: the durable record and what was observed since this coordinator started."""
 
@@ -90,6 +98,8 @@ class Gang:
     """The one that ran before this launch."""
     probe_left: frozenset[str] = frozenset()
     """Ranks of a probe that is over or was broken off: what nodes must be rid of as of a rank of the gang."""
+    fault: Fault | None = None
+    """While a rule fails: everything else here is as the last whole decision left it."""
 
     @property
     def name(self) -> str:
@@ -195,7 +205,14 @@ class PulseEndpoint:
     probe: Probe
 
 
-GangCommand = Say | WriteIncident | PulseEndpoint
+@dataclass(frozen=True, slots=True)
+class Complain:
+    """Write down where a rule has a fault: it is ours, and no user's."""
+
+    error: Exception
+
+
+GangCommand = Say | WriteIncident | PulseEndpoint | Complain
 
 
 @dataclass(frozen=True, slots=True)

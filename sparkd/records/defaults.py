@@ -171,6 +171,10 @@ class Defaults:
     down_grace_s: float = 10.0
     kill_proof_s: float = 15.0
     rank_scan_s: float = 1.0
+    fault_over_s: float = 10.0
+    """A fault in a rule counts as over when decisions about that deployment have been made for so long."""
+    fault_chars: int = 300
+    """Of the error that is shown to people; the log has all of it."""
     watch_stall_s: float = 5.0
     """Ranks that were not looked at for so long are not looked after: the watchdog may hear of it."""
     rank_young_s: float = 5.0

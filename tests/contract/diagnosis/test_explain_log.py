@@ -150,3 +150,47 @@ def test_a_bundle_holds_no_secret(tmp_path: Path) -> None:
     assert "abc123XYZ" not in text
     assert "my dear" not in text
     assert bundle.stat().st_mode & 0o077 == 0
+
+
+BEGAN = "(APIServer pid=1) INFO 11-30 21:00:00 [api_server.py:1] vLLM API server version 0.32.0\n"
+SERVED = "(APIServer pid=1) INFO:     Application startup complete.\n"
+ASKED = (
+    "(APIServer pid=1) INFO 11-30 21:59:27 [launcher.py:254] [shutdown] API server: shutdown triggered\n"
+    "(APIServer pid=1) WARNING 11-30 21:59:27 [utils.py:648] [shutdown] Process manager: force killing "
+    "remaining processes count=1\n"
+)
+GAVE_UP = (
+    "(EngineCore pid=7) ERROR 11-30 21:59:27 [core.py:1] EngineCore encountered a fatal error.\n"
+    "(EngineCore pid=7) ERROR 11-30 21:59:27 [core.py:1] ValueError: nobody knows this one\n"
+)
+DIED = (
+    "(EngineCore pid=7) ERROR 11-30 21:59:27 [multiproc_executor.py:1] Worker proc VllmWorker-0 died "
+    "unexpectedly (exit code: -9), shutting down executor.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (BEGAN + SERVED + ASKED, "PROCESS_TERMINATED"),
+        (BEGAN + SERVED + ASKED + GAVE_UP, "PROCESS_TERMINATED"),
+        (BEGAN + SERVED + GAVE_UP + ASKED, "UNKNOWN"),
+        (BEGAN + SERVED + DIED + ASKED, "PROCESS_KILLED"),
+        (BEGAN + SERVED + ASKED + BEGAN + SERVED, None),
+    ],
+    ids=["asked", "asked-then-gave-up", "gave-up-then-asked", "killed-then-asked", "of-an-earlier-life"],
+)
+def test_an_engine_that_was_asked_to_end_is_told_so_unless_something_ended_before(
+    tmp_path: Path, log: str, cause: str | None
+) -> None:
+    (tmp_path / "rank0.log").write_text(log)
+    told = explain(tmp_path / "rank0.log")
+    assert (told["cause"] and told["cause"]["id"]) == cause
+    if cause == "PROCESS_TERMINATED":
+        assert told["verdicts"][0]["title"] == "the engine was asked to end"
+
+
+def test_what_ended_in_the_same_second_on_another_rank_may_have_been_first(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text(BEGAN + SERVED + ASKED)
+    (tmp_path / "rank1.log").write_text(DIED)
+    assert explain(tmp_path / "rank0.log", tmp_path / "rank1.log")["cause"]["id"] == "PROCESS_KILLED"
