@@ -64,7 +64,7 @@ from sparkd_agent.running import RunningRank
 from sparkd_agent.runtime.base import Runtime
 from sparkd_agent.shm import ShmJanitor
 from sparkd_agent.slow_facts import SlowFacts
-from sparkd_agent.specs import checkpoint_of, interface_of
+from sparkd_agent.specs import checkpoint_of, gid_of, interface_of
 from sparkd_agent.starter import Starter
 from sparkd_agent.watch.sample import Sampler
 from sparkd_agent.watch.watch import Surroundings, Watch, Watched
@@ -306,6 +306,7 @@ class Agent:
                     checkpoint_of(rank.spec),
                     rank.moving(self._limits.gpu_judge_s),
                     interface_of(rank.spec),
+                    gid_of(rank.spec),
                 )
         return None
 

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+from sparkd.detect.fabric import GidUse
 from sparkd.errors import UsageError
+from sparkd.records.fabric import ROCE_V1, ROCE_V2
 from sparkd.records.intent import Descriptor, Intent
 from sparkd.records.names import parse_rank_name
 from sparkd.records.rank import Address, RankSpec
@@ -17,6 +19,19 @@ def interface_of(spec: RankSpec) -> str | None:
     """By which it meets the others (see `sparkd.fabric`), loopback aside."""
     name = spec.env.get("GLOO_SOCKET_IFNAME")
     return name if name != "lo" else None
+
+
+def gid_of(spec: RankSpec) -> GidUse | None:
+    """Which entry it was given, or finds by its address (see `sparkd.fabric`); None without RDMA."""
+    if not spec.rdma:
+        return None
+    given = spec.env.get("NCCL_IB_GID_INDEX", "")
+    is_v1 = spec.env.get("NCCL_IB_ROCE_VERSION_NUM") == "1"
+    return GidUse(
+        spec.env.get("VLLM_HOST_IP", ""),
+        int(given) if given.isascii() and given.isdigit() else None,  # NCCL's -1 is none
+        ROCE_V1 if is_v1 else ROCE_V2,
+    )
 
 
 def unknown_spec(name: str) -> RankSpec:

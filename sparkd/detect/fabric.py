@@ -1,8 +1,10 @@
 """What becomes of an interface while ranks talk over it: carrier, speed, MTU, PCIe link, errors. Pure."""
 
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from sparkd.records.defaults import DEFAULTS, Defaults
+from sparkd.records.fabric import ROCE_V2, Gid
 from sparkd.records.verdict import Severity, Verdict
 
 
@@ -24,8 +26,19 @@ class FabricLook:
     pcie_gts_most: float | None = None
     errors: int | None = None
     """Of the netdev and of its RDMA port together, since boot."""
-    gids: tuple[tuple[int, str], ...] = ()
-    """Index and address of the port's RoCE v2 entries."""
+    gids: tuple[Gid, ...] = ()
+    """Of its RDMA port's table, entries of other interfaces (VLANs) among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GidUse:
+    """Which entry of its port's table a rank was launched with: the one of this index, else the one of its
+    address and RoCE version that NCCL finds by itself.
+    """
+
+    address: str
+    index: int | None = None
+    type: str = ROCE_V2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +55,14 @@ def observe(fabric: Fabric, look: FabricLook, limits: Defaults = DEFAULTS) -> Fa
     return Fabric((*(one for one in fabric.looks if one.at >= begin), look), fabric.first or look)
 
 
-def verdicts(fabric: Fabric, limits: Defaults = DEFAULTS) -> tuple[Verdict, ...]:
+def verdicts(
+    fabric: Fabric, limits: Defaults = DEFAULTS, *, use: GidUse | None = None
+) -> tuple[Verdict, ...]:
+    """`use`: of the rank here; None where it goes over no RDMA, and then no entry matters."""
     if not fabric.looks or fabric.first is None:
         return ()
     last, first = fabric.looks[-1], fabric.first
-    found = [_down(last), _flap(fabric, limits), _changed(first, last), _moved(first, last)]
+    found = [_down(last), _flap(fabric, limits), _changed(first, last), _moved(first, last, use)]
     found += [_pcie(last), _errors(fabric)]
     return tuple(verdict for verdict in found if verdict is not None)
 
@@ -115,23 +131,38 @@ def _changed(first: FabricLook, last: FabricLook) -> Verdict | None:
     return None
 
 
-def _moved(first: FabricLook, last: FabricLook) -> Verdict | None:
-    """What a rank was told at its launch, or has found itself, leads nowhere now (case 18)."""
-    now = {address: index for index, address in last.gids}
-    lost = [(index, address) for index, address in first.gids if now.get(address) != index]
-    if not lost or not last.gids:
+def _moved(first: FabricLook, last: FabricLook, use: GidUse | None) -> Verdict | None:
+    """What a rank was told at its launch, or has found itself, leads nowhere now (case 18). Others of that
+    table come and go as they like.
+    """
+    used = _entry(first, use) if use is not None else None
+    if used is None or not last.gids:
         return None  # without a carrier the table is empty, which is told by itself
-    told = ", ".join(
-        f"{address} was entry {index}, and is {now.get(address, 'gone')}" for index, address in lost
-    )
+    now = [gid.index for gid in last.gids if (gid.address, gid.type) == (used.address, used.type)]
+    if used.index in now:
+        return None
     return Verdict(
         "GID_MOVED",
         Severity.WARN,
-        f"the RoCE entries of {last.interface} moved under the gang",
-        evidence=told,
+        f"the RoCE entry that the rank uses on {last.interface} moved under it",
+        evidence=f"{used.address} ({used.type}) was entry {used.index}, and is {now[0] if now else 'gone'}",
         cause="an address was added or set anew; connections that begin now use the old index, and hang",
         remedy="restart the deployment at a quiet moment: the index is found anew at every launch",
     )
+
+
+def _entry(look: FabricLook, use: GidUse) -> Gid | None:
+    if use.index is not None:
+        return next((gid for gid in look.gids if gid.index == use.index), None)
+    own = (gid for gid in look.gids if gid.type == use.type and gid.netdev in (look.interface, None))
+    return next((gid for gid in own if _is_same(gid.address, use.address)), None)
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return ip_address(one) == ip_address(other)
+    except ValueError:
+        return False
 
 
 def _pcie(last: FabricLook) -> Verdict | None:

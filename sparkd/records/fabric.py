@@ -9,7 +9,9 @@ from typing import Final
 from sparkd.records.collective import CollectiveTest
 from sparkd.records.verdict import Verdict
 
+ROCE_V1: Final = "IB/RoCE v1"
 ROCE_V2: Final = "RoCE v2"
+"""As sysfs names the type of an entry."""
 
 
 @dataclass(frozen=True, slots=True)

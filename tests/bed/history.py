@@ -251,6 +251,8 @@ def _events(history: History) -> Iterator[str]:
     for event in history.events:
         if not event.reason.strip():
             yield f"event {event.id} ({event.kind}) has no reason"
+        if event.kind == "fault":
+            yield f"a rule has a fault, event {event.id} of {event.deployment}: {event.reason}"
         pid = re.search(r"\(pid (\d+)\)", event.reason)
         if event.kind == "exit" and pid:
             key = (event.deployment, event.rank, pid[1])

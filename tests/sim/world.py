@@ -13,7 +13,7 @@ from sparkd.errors import SparkdError
 from sparkd.fleet import machine as fleet_machine
 from sparkd.fleet.state import Commands, Fleet, Superseded
 from sparkd.gang.record import GangRecord
-from sparkd.gang.state import EndpointPulsed, PulseEndpoint, WriteIncident
+from sparkd.gang.state import Complain, EndpointPulsed, PulseEndpoint, WriteIncident
 from sparkd.records.collective import CollectiveReport
 from sparkd.records.intent import Intent
 from sparkd.records.report import ReportAnswer
@@ -66,6 +66,8 @@ class World:
         self.asked: dict[str, str] = {}
         """The last acknowledged wish of each deployment: up or down."""
         self.crash_next: str | None = None
+        self.bears_faults = False
+        """Whether a rule with a fault is played on, as the coordinator does it; else it ends the play."""
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self.nodes = {name: SimNode(name, HOLDER, self.schedule) for name in names}
@@ -326,6 +328,7 @@ class World:
             return None
         new, commands, answer = step(old, Instant(self.now, self.now))
         for command in commands:
+            self._bear(getattr(command, "command", command))
             if isinstance(command, Superseded):
                 self.tell(f"the rival ends: {command.reason}")
                 rival.kill()
@@ -348,8 +351,13 @@ class World:
             if self.random.random() < self.duplicates * 3:
                 self.schedule(self.random.uniform(0.02, 1.5), arrive)
 
+    def _bear(self, said: Any) -> None:
+        if isinstance(said, Complain) and not self.bears_faults:
+            raise said.error
+
     def _note(self, command: Any) -> None:
         said = getattr(command, "command", command)
+        self._bear(said)
         kind = getattr(said, "kind", type(said).__name__)
         to = f" -> {said.to}" if getattr(said, "to", None) else ""
         who = getattr(command, "deployment", getattr(command, "node", ""))

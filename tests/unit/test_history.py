@@ -51,6 +51,11 @@ def test_a_good_history() -> None:
     assert violations(History(samples, events=LAUNCHED)) == []
 
 
+def test_a_fault_in_a_rule_is_a_violation() -> None:
+    (told,) = violations(History([], events=(event(1, 0.0, "fault", reason="KeyError: 'a'"),)))
+    assert "KeyError: 'a'" in told
+
+
 def one_look(*seen: Sighting, at: float = 21.0) -> History:
     return History([Sample(at, seen, RUNNING)], events=LAUNCHED)
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Final
 
 from sparkd.detect.fabric import FabricLook
-from sparkd.records.fabric import ROCE_V2
 from sparkd_agent.fabric import gids_of
 from sparkd_agent.sysfs import number, pcie_most, whole
 
@@ -39,12 +38,7 @@ def look(interface: str, at: float, sys: Path = Path("/sys")) -> FabricLook:
         pcie_gts=number(device / "current_link_speed"),
         pcie_gts_most=pcie_most(device, "max_link_speed"),
         errors=_errors(folder, device),
-        gids=tuple(
-            (gid.index, gid.address)
-            for port in _ports(device)
-            for gid in gids_of(port, _GIDS)
-            if gid.type == ROCE_V2
-        ),
+        gids=tuple(gid for port in _ports(device) for gid in gids_of(port, _GIDS)),
     )
 
 

@@ -20,6 +20,7 @@ from sparkd.detect import gpu as gpu_of
 from sparkd.detect import node as node_of
 from sparkd.detect import plunge as plunge_of
 from sparkd.detect import thrash as thrash_of
+from sparkd.detect.fabric import GidUse
 from sparkd.detect.gpu import Gpu, GpuLook
 from sparkd.detect.plunge import Plan, Plunge
 from sparkd.detect.thrash import GRADES, Floor, Thrash
@@ -61,6 +62,8 @@ class Watched:
     """Whether the engine completes steps; None: not known here."""
     interface: str | None = None
     """By which it meets the other ranks; None: by none that could fail."""
+    gid: GidUse | None = None
+    """Which entry of that interface's RDMA port it uses; None: it goes over no RDMA."""
 
 
 class Acts(Protocol):
@@ -388,7 +391,7 @@ class Watch:
             verdicts=(
                 *memory_verdicts(self._thrash),
                 *(v for gpu in self._gpus.values() for v in self._judged(gpu, rank) if silent is None),
-                *fabric_of.verdicts(self._fabric, self._limits),
+                *fabric_of.verdicts(self._fabric, self._limits, use=rank.gid if rank else None),
                 *self._unread(rank),
                 *self._node,
                 *self._driver,

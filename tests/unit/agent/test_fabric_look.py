@@ -1,10 +1,13 @@
 """An interface as sysfs shows it; a tree as on a Spark, in a folder."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sparkd.detect.fabric import FabricLook
+from sparkd.detect.fabric import FabricLook, GidUse
+from sparkd.records.fabric import ROCE_V1, ROCE_V2, Gid
+from sparkd_agent.specs import gid_of, unknown_spec
 from sparkd_agent.watch.fabric import look
 
 
@@ -72,4 +75,23 @@ def test_entries_of_its_port_by_their_index(sys: Path) -> None:
         write(port / "gids", **{index: gid})
         if kind:
             write(port / "gid_attrs" / "types", **{index: kind})
-    assert look("enp1s0f1np1", 5.0, sys).gids == ((3, "192.168.100.10"),)
+    assert look("enp1s0f1np1", 5.0, sys).gids == (
+        Gid(2, "192.168.100.10", ROCE_V1),
+        Gid(3, "192.168.100.10", ROCE_V2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("env", "rdma", "use"),
+    [
+        ({}, True, GidUse("192.168.100.10")),
+        ({"NCCL_IB_GID_INDEX": "3"}, True, GidUse("192.168.100.10", 3)),
+        ({"NCCL_IB_GID_INDEX": "-1"}, True, GidUse("192.168.100.10")),
+        ({"NCCL_IB_ROCE_VERSION_NUM": "1"}, True, GidUse("192.168.100.10", type=ROCE_V1)),
+        ({"NCCL_IB_DISABLE": "1"}, False, None),
+    ],
+)
+def test_which_entry_a_rank_was_launched_with(env: dict[str, str], rdma: bool, use: GidUse | None) -> None:
+    spec = unknown_spec("sparkd-d-g1-r0")
+    given = {"VLLM_HOST_IP": "192.168.100.10", **env}
+    assert gid_of(replace(spec, env=given, rdma=rdma)) == use

@@ -38,6 +38,7 @@ def faulty(tp: int, nodes: tuple[str, ...]) -> Intent:
 
 def two_ready() -> World:
     world = World(51)
+    world.bears_faults = True
     world.run(0.3)
     assert world.people.up("bad", faulty(2, ("a", "b")))
     assert world.people.up("good", intent(1, ("c",)))
