@@ -55,7 +55,7 @@ REPORTS: dict[str, tuple[str, ...]] = {
     "18 GID_DRIFT": (
         "GID_MISMATCH",
         "unit/profile/test_plan_fabric.py::test_an_empty_index_is_none",
-        f"{DETECT}/test_fabric.py::test_case_18_only_an_entry_that_moves_or_goes_is_worth_a_word",
+        f"{DETECT}/test_fabric.py::test_case_18_only_the_entry_that_the_rank_uses_matters",
         "unit/fabric/test_choice.py::test_one_index_for_all_is_wrong_for_one_half",
     ),
     "19 HALF_PORT": ("FABRIC_HALF",),
