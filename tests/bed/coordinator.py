@@ -213,8 +213,9 @@ def sparkd(one: Coordinator, *words: str) -> "subprocess.CompletedProcess[str]":
 def coordinator(folder: Path, nodes: Iterable[str] = (), **limits: float) -> Iterator[Coordinator]:
     """Started, and ended whatever happens. Nodes are enrolled by one word that is both id and name."""
     one = Coordinator(folder, {node: node for node in nodes}, limits)
-    one.start()
     try:
+        one.start()
         yield one
     finally:
-        one.end(signal.SIGKILL)
+        if one.process is not None:
+            one.end(signal.SIGKILL)
