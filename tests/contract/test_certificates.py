@@ -397,6 +397,7 @@ class Speechless:
     def __init__(self, coordinator: SecureCoordinator, node: str) -> None:
         facts = NodeFacts(node, node, "127.0.0.1", "127.0.0.1")
         self._hello = Hello(caller(node), facts, "test", holder=read_roster(coordinator.state).holder)
+        self.slow_facts = self
 
     async def fabric(self) -> None:
         return None
