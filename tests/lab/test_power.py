@@ -19,7 +19,8 @@ def test_a_node_without_power_is_replaced_and_returns_without_its_rank(
     up(*QUICK)
     a, b = four["a"], four["b"]
     assert four.leaders(b)
-    until(lambda: _looks_written(b), "the first look at the rank to be on b's disk")
+    rank = f"sparkd-{name}-g1-r1"
+    until(lambda: _looks_written(b, rank), "the first look at the rank to be on b's disk")
     begun = time.monotonic()
     b.power_off()
     until(lambda: (s := four.status(name)) and s.phase != "ready", "it to be known", 20)
@@ -51,11 +52,12 @@ def test_a_node_without_power_is_replaced_and_returns_without_its_rank(
     assert (cause["id"], cause["node"], cause["rank"]) == ("NODE_LOST", "b", 1)
     assert {"a", "b"} <= {entry["node"] for entry in incident["timeline"] if entry["kind"] == "sample"}
     told = until(lambda: _unclean_end(four), "the node to tell of its unclean end", 20)
-    assert f"sparkd-{name}-g1-r1" in told
+    assert rank in told
 
 
-def _looks_written(node: Node) -> str:
-    return node.run("find", f"{STATE}/agent/blackbox", "-name", "*.jsonl", "-size", "+0").stdout
+def _looks_written(node: Node, rank: str) -> str:
+    """The files that have one: those of the probe before the launch are there earlier."""
+    return node.run("grep", "-rlF", "--include=*.jsonl", rank, f"{STATE}/agent/blackbox", ok=(0, 1, 2)).stdout
 
 
 def _unclean_end(four: Cluster) -> str:
