@@ -82,7 +82,7 @@ def _without_echoes(events: list[Judged], unknown: list[Judged]) -> list[Judged]
     asked = [one for one in events if ASKED_TO_END in one.found.evidence]
     others = [one.found for one in (*events, *unknown) if ASKED_TO_END not in one.found.evidence]
     echoes = [one for one in asked if any(may_precede(other, one.found) for other in others)]
-    return [one for one in events if not any(one is echo for echo in echoes)]
+    return [one for one in events if one not in echoes]
 
 
 def _near(evidence: Evidence, fall: Fall) -> Evidence:

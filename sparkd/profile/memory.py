@@ -115,25 +115,25 @@ def _lacks(profile: Profile, node: NodeFacts, says: str, has: int, shortage: _Sh
     """Why a rank does not fit into `has` bytes. Fewer bytes of KV are a remedy only where all else fits."""
     lines = memory_lines(profile)
     given = _given_bytes(profile)
-    rest = need_bytes(lines) - (given or 0)
-    if (need_bytes(lines) if given is None else rest) > has:
-        counted = lines if given is None else [line for line in lines if line.label != _GIVEN]
+    rest = [line for line in lines if line.label != _GIVEN]
+    fits = need_bytes(rest) <= has
+    if not fits:
         without = "" if given is None else ", before any KV cache"
         yield Verdict(
             id=shortage.id,
             severity=Severity.BLOCK,
             title=shortage.title,
-            evidence=f"{_sum(counted)}{without}, and {node.name} {says}",
+            evidence=f"{_sum(rest)}{without}, and {node.name} {says}",
             remedy=shortage.remedy,
             node=node.id,
         )
-    if given is not None and rest + given > has:
+    if given is not None and need_bytes(lines) > has:
         yield Verdict(
             id="KV_BYTES_NO_CHECK",
             severity=Severity.BLOCK,
             title=shortage.title,
             evidence=f"{_sum(lines)}, and {node.name} {says}",
-            remedy=_FEWER if rest <= has else f"once the rest fits, {_FEWER}",
+            remedy=_FEWER if fits else f"once the rest fits, {_FEWER}",
             node=node.id,
         )
 
